@@ -1,0 +1,1 @@
+"""What we conclude: circuits, explained-effect curves, comparisons and reports."""

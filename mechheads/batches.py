@@ -1,0 +1,177 @@
+"""Pairs of text become aligned tokens, in batches of one prompt length each.
+
+1. Clean and corrupted prompt must have as many tokens; where they differ is then known.
+2. An answer is the tokens that continue the prompt's: those of prompt + answer where the prompt's
+   tokens stay the same, else those of the answer by itself, and the text must come out again.
+3. Scoring an answer of several tokens needs the prompt followed by all of them but the last. A
+   pair has one row for every such continuation; with one-token answers that is the prompt alone.
+4. Rows of one prompt length make a batch. Shorter continuations are padded behind the tokens that
+   are read, where a causal model cannot see them; prompts are never padded.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from .errors import MechheadsError
+from .models import Model
+from .prompts import Pair, Prompts
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs whose prompts have the same number of tokens.
+
+    The last `steps` positions of every row are those whose logits score the answers. `choices`
+    are the tokens of the right and wrong answers, -1 where there is none; `row_of` is the row
+    that scores each.
+    """
+
+    pairs: Int[Tensor, " batch"]
+    clean: Int[Tensor, "row pos"]
+    corrupt: Int[Tensor, "row pos"]
+    pair_of: Int[Tensor, " row"]
+    choices: Int[Tensor, "batch choice steps"]
+    row_of: Int[Tensor, "batch choice"]
+    right: Bool[Tensor, "batch choice"]
+
+    @property
+    def steps(self) -> int:
+        """How many positions at the end of each row are read."""
+        return self.choices.shape[2]
+
+    @property
+    def differs(self) -> Bool[Tensor, "row pos"]:
+        """Where the corrupted prompt has another token than the clean one."""
+        return self.clean != self.corrupt
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """One pair as token ids."""
+
+    clean: tuple[int, ...]
+    corrupt: tuple[int, ...]
+    answers: list[tuple[int, ...]]
+    wrong: list[tuple[int, ...]]
+
+
+def batches(model: Model, prompts: Prompts, max_tokens: int = 16384) -> Iterator[Batch]:
+    """The prompts as batches of one length each, of at most about `max_tokens` tokens."""
+    groups: dict[int, list[tuple[int, _Tokens]]] = defaultdict(list)
+    for i, pair in enumerate(prompts.pairs):
+        tokens = _tokenize(model, pair, f"Prompt {i + 1} of task {prompts.task}")
+        groups[len(tokens.clean)].append((i, tokens))
+    for length in sorted(groups):
+        chunk: list[tuple[int, _Tokens]] = []
+        used = 0
+        for i, tokens in groups[length]:
+            steps = max(map(len, tokens.answers + tokens.wrong))
+            logits = steps * model.cfg.d_vocab_out // 4096  # memory of a row's logits, in tokens
+            cost = len(_rows(tokens)) * max(length, logits)
+            if chunk and used + cost > max_tokens:
+                yield _batch(chunk)
+                chunk, used = [], 0
+            chunk.append((i, tokens))
+            used += cost
+        yield _batch(chunk)
+
+
+def token_ids(model: Model, text: str) -> tuple[int, ...]:
+    """The prompt's token ids, with the BOS token where the model gets one."""
+    tokenizer: Any = model.tokenizer
+    ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+    return (tokenizer.bos_token_id, *ids) if model.cfg.default_prepend_bos else ids
+
+
+def token_texts(model: Model, ids: tuple[int, ...]) -> list[str]:
+    """What each token adds to the text; together they are the prompt as the model sees it."""
+    tokenizer: Any = model.tokenizer
+    whole = [tokenizer.decode(ids[:i]) for i in range(len(ids) + 1)]
+    return [after[len(before) :] for before, after in itertools.pairwise(whole)]
+
+
+def _tokenize(model: Model, pair: Pair, where: str) -> _Tokens:
+    clean, corrupt = token_ids(model, pair.clean), token_ids(model, pair.corrupt)
+    if len(clean) != len(corrupt):
+        raise MechheadsError(
+            f"{where}: clean has {len(clean)} tokens, corrupt has {len(corrupt)}. "
+            "Pick words that tokenize alike."
+        )
+    if clean == corrupt:
+        raise MechheadsError(f"{where}: clean and corrupt are the same. Change a word in one.")
+    answers = [_continue(model, pair.clean, clean, a, where) for a in pair.answers]
+    wrong = [_continue(model, pair.clean, clean, w, where) for w in pair.wrong]
+    if both := set(answers) & set(wrong):
+        text = pair.answers[answers.index(both.pop())]
+        raise MechheadsError(f"{where}: {text!r} has the same tokens as a wrong answer.")
+    longest = len(clean) + max(map(len, answers + wrong)) - 1
+    if longest > model.cfg.n_ctx:
+        raise MechheadsError(
+            f"{where} has {longest} tokens, {model.cfg.model_name} takes {model.cfg.n_ctx}. "
+            "Use shorter prompts, or load the model with a larger n_ctx if it has one."
+        )
+    return _Tokens(clean, corrupt, answers, wrong)
+
+
+def _continue(
+    model: Model, prompt: str, before: tuple[int, ...], answer: str, where: str
+) -> tuple[int, ...]:
+    """The answer's tokens after those of the prompt."""
+    tokenizer: Any = model.tokenizer
+    joint = token_ids(model, prompt + answer)
+    if joint[: len(before)] == before and len(joint) > len(before):
+        return joint[len(before) :]
+    alone = tuple(tokenizer.encode(answer, add_special_tokens=False))
+    if alone and tokenizer.decode(before + alone) == tokenizer.decode(before) + answer:
+        return alone
+    raise MechheadsError(
+        f"{where}: the answer {answer!r} has no tokens of its own after the prompt's. "
+        "Begin it with a space, or end the prompt earlier."
+    )
+
+
+def _rows(tokens: _Tokens) -> list[tuple[int, ...]]:
+    """The continuations that must be run: all but the last token of each answer, none twice."""
+    contexts = sorted({c[:-1] for c in tokens.answers + tokens.wrong}, key=len, reverse=True)
+    rows: list[tuple[int, ...]] = []
+    for context in contexts:
+        if not any(row[: len(context)] == context for row in rows):
+            rows.append(context)
+    return rows
+
+
+def _batch(chunk: list[tuple[int, _Tokens]]) -> Batch:
+    steps = max(len(c) for _, t in chunk for c in t.answers + t.wrong)
+    width = max(len(t.answers) + len(t.wrong) for _, t in chunk)
+    choices = torch.full((len(chunk), width, steps), -1)
+    row_of = torch.zeros((len(chunk), width), dtype=torch.long)
+    right = torch.zeros((len(chunk), width), dtype=torch.bool)
+    clean, corrupt, pair_of = [], [], []
+    for b, (_, tokens) in enumerate(chunk):
+        rows = _rows(tokens)
+        for c, choice in enumerate(tokens.answers + tokens.wrong):
+            choices[b, c, : len(choice)] = torch.tensor(choice)
+            right[b, c] = c < len(tokens.answers)
+            fits = (r for r, row in enumerate(rows) if row[: len(choice) - 1] == choice[:-1])
+            row_of[b, c] = len(clean) + next(fits)
+        for row in rows:
+            filled = (*row, *[tokens.clean[-1]] * (steps - 1 - len(row)))
+            clean.append((*tokens.clean, *filled))
+            corrupt.append((*tokens.corrupt, *filled))
+            pair_of.append(b)
+    return Batch(
+        pairs=torch.tensor([i for i, _ in chunk]),
+        clean=torch.tensor(clean),
+        corrupt=torch.tensor(corrupt),
+        pair_of=torch.tensor(pair_of),
+        choices=choices,
+        row_of=row_of,
+        right=right,
+    )

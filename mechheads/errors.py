@@ -1,0 +1,22 @@
+"""Errors that a user can mend: one line that names the offender and the next step."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class MechheadsError(ValueError):
+    """A mistake in the input or the surroundings; the verbs print it without a traceback."""
+
+
+def suggest(name: str, choices: Iterable[str]) -> str:
+    """` Did you mean 'ioi'?` where a choice is close to name, else an empty string."""
+    lowered = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(repr(lowered[c]) for c in close)}?" if close else ""
+
+
+def unknown(kind: str, name: str, choices: Iterable[str]) -> MechheadsError:
+    """`Unknown task 'iol'. Did you mean 'ioi'? Choose from: docstring, ioi.`"""
+    choices = sorted(choices)
+    offer = f"Choose from: {', '.join(choices)}." if choices else "There are none."
+    return MechheadsError(f"Unknown {kind} {name!r}.{suggest(name, choices)} {offer}")

@@ -1,0 +1,108 @@
+"""Can the model do the task? Metrics on clean and corrupted prompts, before any head is touched."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from . import metrics
+from .batches import Batch, batches
+from .metrics import METRICS, score
+from .models import Model, logits_at_end
+from .prompts import Prompts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABLE = 0.75
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every metric of every prompt, clean and corrupted; `metric` is the one that was asked for."""
+
+    task: str
+    model: str
+    metric: str
+    clean: Mapping[str, Float[Tensor, " prompt"]]
+    corrupt: Mapping[str, Float[Tensor, " prompt"]]
+
+    def frame(self) -> "pd.DataFrame":
+        """A tidy frame: prompt (from 0), side, metric, value."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                (i, side, name, value)
+                for side, values in (("clean", self.clean), ("corrupt", self.corrupt))
+                for name, row in values.items()
+                for i, value in enumerate(row.tolist())
+            ],
+            columns=pd.Index(["prompt", "side", "metric", "value"]),
+        )
+
+    def summary(self) -> "pd.DataFrame":
+        """Mean and standard error over prompts: a row per metric, the asked one first."""
+        import pandas as pd
+
+        names = list(dict.fromkeys([self.metric, "accuracy", "top1"]))
+        return pd.DataFrame(
+            [[n, *_mean_error(self.clean[n]), *_mean_error(self.corrupt[n])] for n in names],
+            columns=pd.Index(["metric", "clean", "clean_se", "corrupt", "corrupt_se"]),
+        )
+
+    @property
+    def warning(self) -> str | None:
+        """Why a circuit found here would mean little, or None if the model does the task."""
+        accuracy = self.clean["accuracy"].mean().item()
+        said = self.clean["top1"].mean().item()
+        better = self.clean[self.metric].mean().item() - self.corrupt[self.metric].mean().item()
+        if accuracy < ABLE:
+            return (
+                f"{self.model} cannot do {self.task}: it prefers the right answer on "
+                f"{accuracy:.0%} of the prompts. A circuit of a failing model means nothing."
+            )
+        if not better > 0:
+            return (
+                f"{self.model} scores no better on the clean prompts of {self.task} than on the "
+                "corrupted ones, so there is no effect to explain."
+            )
+        if said < 0.5:
+            return (
+                f"{self.model} ranks the right answer of {self.task} above the wrong ones but "
+                f"says it on only {said:.0%} of the prompts: read its circuit with care."
+            )
+        return None
+
+
+def evaluate(model: Model, prompts: Prompts, metric: str | None = None) -> Evaluation:
+    """All metrics on all prompts: two forward passes, in batches of one length."""
+    metric = metrics.find(metric or prompts.metric).name
+    values = {
+        side: {name: torch.zeros(len(prompts)) for name in METRICS} for side in ("clean", "corrupt")
+    }
+    with torch.inference_mode():
+        for batch in batches(model, prompts):
+            for side, tokens in (("clean", batch.clean), ("corrupt", batch.corrupt)):
+                for name, value in _measure(model, batch, tokens).items():
+                    values[side][name][batch.pairs] = value
+    return Evaluation(
+        prompts.task, model.cfg.model_name, metric, values["clean"], values["corrupt"]
+    )
+
+
+def _measure(
+    model: Model, batch: Batch, tokens: Int[Tensor, "row pos"]
+) -> dict[str, Float[Tensor, " batch"]]:
+    scores = score(logits_at_end(model, tokens, batch.steps), batch)
+    return {name: metric(scores) for name, metric in METRICS.items()}
+
+
+def _mean_error(values: Float[Tensor, " prompt"]) -> tuple[float, float]:
+    n = len(values)
+    error = values.std().item() / math.sqrt(n) if n > 1 else math.nan
+    return values.mean().item(), error

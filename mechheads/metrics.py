@@ -1,0 +1,120 @@
+"""How well a model answers: every metric is a function of the same scores.
+
+`score` turns the logits at the end of each row into the log probability of every answer, a sum
+over its tokens. For answers of one token a difference of log probabilities is the difference of
+their logits, which is why `logit_diff` serves answers of any length.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from .batches import Batch
+from .errors import unknown
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the model thinks of each answer: its log probability (-inf where there is none), and
+    whether each of its tokens is the one the model would say.
+    """
+
+    logprob: Float[Tensor, "batch choice"]
+    greedy: Bool[Tensor, "batch choice"]
+    right: Bool[Tensor, "batch choice"]
+    present: Bool[Tensor, "batch choice"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number per prompt, larger where the model does better. `label` names it on an axis."""
+
+    name: str
+    function: Callable[[Scores], Float[Tensor, " batch"]]
+    label: str
+
+    def __call__(self, scores: Scores) -> Float[Tensor, " batch"]:
+        """The metric of every prompt."""
+        return self.function(scores)
+
+
+def score(logits: Float[Tensor, "row steps vocab"], batch: Batch) -> Scores:
+    """The scores of all answers from the logits at the last positions of the batch's rows."""
+    logits = logits.float()
+    present = batch.choices >= 0
+    tokens = batch.choices.clamp(min=0).to(logits.device)
+    rows = batch.row_of.to(logits.device)
+    step = torch.arange(batch.steps, device=logits.device)
+    said = logits[rows[:, :, None], step, tokens]
+    best, total = logits.max(-1).values, logits.logsumexp(-1)
+    logprob = (said - total[rows]).cpu().where(present, 0.0).sum(-1)
+    greedy = (said >= best[rows]).cpu().where(present, torch.tensor(True)).all(-1)
+    real = present[:, :, 0]
+    return Scores(
+        logprob=logprob.where(real, -torch.inf),
+        greedy=greedy & real,
+        right=batch.right,
+        present=real,
+    )
+
+
+def logit_diff(s: Scores) -> Float[Tensor, " batch"]:
+    """Mean log probability of the answers less that of the wrong ones, in nats; 0 is even odds."""
+    return _mean(s, s.right) - _mean(s, s.present & ~s.right)
+
+
+def logit_diff_max(s: Scores) -> Float[Tensor, " batch"]:
+    """Log probability of the best answer less that of the best wrong one, in nats."""
+    return _best(s, s.right) - _best(s, s.present & ~s.right)
+
+
+def prob_diff(s: Scores) -> Float[Tensor, " batch"]:
+    """Probability of all answers together less that of all wrong ones, from -1 to 1."""
+    probability = s.logprob.exp()
+    return (probability * s.right).sum(-1) - (probability * (s.present & ~s.right)).sum(-1)
+
+
+def logprob(s: Scores) -> Float[Tensor, " batch"]:
+    """Log probability that one of the answers follows, in nats; at most 0."""
+    return s.logprob.where(s.right, -torch.inf).logsumexp(-1)
+
+
+def accuracy(s: Scores) -> Float[Tensor, " batch"]:
+    """1 where the best answer is likelier than every wrong one, else 0."""
+    return (logit_diff_max(s) > 0).float()
+
+
+def top1(s: Scores) -> Float[Tensor, " batch"]:
+    """1 where an answer is what the model says, token by token out of all tokens, else 0."""
+    return (s.greedy & s.right).any(-1).float()
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("logit_diff", logit_diff, "logit difference"),
+        Metric("logit_diff_max", logit_diff_max, "logit difference to the best wrong answer"),
+        Metric("prob_diff", prob_diff, "probability difference"),
+        Metric("logprob", logprob, "log probability of the answer"),
+        Metric("accuracy", accuracy, "accuracy"),
+        Metric("top1", top1, "top-1 accuracy"),
+    )
+}
+
+
+def find(name: str) -> Metric:
+    """The metric of that name; an error suggests."""
+    if name not in METRICS:
+        raise unknown("metric", name, METRICS)
+    return METRICS[name]
+
+
+def _mean(s: Scores, which: Bool[Tensor, "batch choice"]) -> Float[Tensor, " batch"]:
+    return s.logprob.where(which, 0.0).sum(-1) / which.sum(-1)
+
+
+def _best(s: Scores, which: Bool[Tensor, "batch choice"]) -> Float[Tensor, " batch"]:
+    return s.logprob.where(which, -torch.inf).max(-1).values

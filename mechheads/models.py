@@ -1,0 +1,346 @@
+"""Loads any model as a HookedTransformer: the one file that names TransformerLens.
+
+1. `sources` finds the model's files;
+2. transformers reads the weights, safetensors or GGUF, once, in the chosen dtype;
+3. the config is derived from the model's own config, never from its name;
+4. TransformerLens's converters rename the weights; they stay the tensors that were read;
+5. the result is run beside the original on a few tokens: the logits must agree.
+"""
+
+import contextlib
+import io
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from safetensors.torch import save_model
+from torch import Tensor
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens import loading_from_pretrained as lens
+from transformer_lens.utilities.activation_functions import apply_softcap
+
+from . import sources
+from .architectures import DERIVED
+from .errors import MechheadsError, suggest, unknown
+from .prompts import Lexicon
+
+Model = HookedTransformer
+
+# Architectures whose conversion the tests compare with transformers, logit by logit.
+SUPPORTED = (
+    "GPT2LMHeadModel",
+    "GPTNeoForCausalLM",
+    "GPTNeoXForCausalLM",
+    "GPTJForCausalLM",
+    "OPTForCausalLM",
+    "BloomForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Phi3ForCausalLM",
+    "Olmo3ForCausalLM",
+    "OlmoeForCausalLM",
+    *DERIVED,
+)
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def load(
+    name: str,
+    *,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str = "float32",
+    process: bool = False,
+    n_devices: int = 1,
+    n_ctx: int | None = None,
+    prepend_bos: bool | None = None,
+) -> Model:
+    """load("smollm2"), load("gpt2"), load("./my-llama"), load("model.gguf") as a HookedTransformer.
+
+    Args:
+        name: an embedded model, a fetched one, a Hugging Face directory, a .gguf file or a hub id.
+        revision: a branch, tag or commit of a hub model.
+        device: "cpu", "cuda", "cuda:1", "mps"; the best that is there if None.
+        dtype: float32, float64, bfloat16 or float16.
+        process: fold layer norms and centre weights, as TransformerLens's from_pretrained does.
+            Off by default: the logits then equal those of the source model.
+        n_devices: spread the layers over this many GPUs.
+        n_ctx: the longest input; the model's own limit, but at most 2048 unless given (position
+            tables of every layer grow with it).
+        prepend_bos: begin every prompt with the BOS token; TransformerLens's custom for the
+            architecture if None.
+    """
+    if dtype not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES)
+    place = _device(device, n_devices)
+    source = sources.find(name, revision)
+    with _quiet():
+        hf_model, tokenizer = _read(source, DTYPES[dtype])
+        cfg = _config(source, hf_model.config)
+        cfg["n_ctx"] = _context(cfg["n_ctx"], n_ctx, source)
+        cfg["dtype"] = DTYPES[dtype]
+        cfg["n_devices"] = n_devices
+        if prepend_bos is not None:
+            cfg["default_prepend_bos"] = prepend_bos
+        model = _convert(source, hf_model, cfg)
+        _give_tokenizer(model, tokenizer)
+        if DTYPES[dtype] in (torch.float32, torch.float64):
+            _compare(source, hf_model, model)
+        del hf_model
+        if process:
+            model.process_weights_()
+        model.cfg.device = place
+        model.move_model_modules_to_device()
+    return model.eval()
+
+
+def save_gguf_as_directory(folder: Path, gguf: str) -> None:
+    """Write what a GGUF file holds beside it as config, tokenizer and safetensors in float32."""
+    with _quiet():
+        hf_model, tokenizer = _read(sources.Source(gguf, folder, gguf=gguf), torch.float32)
+        hf_model.config.architectures = [type(hf_model).__name__]
+        hf_model.config.__dict__.pop("quantization_config", None)
+        hf_model.config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        save_model(hf_model, str(folder / "model.safetensors"), metadata={"format": "pt"})
+
+
+def logits_at_end(
+    model: Model, tokens: Int[Tensor, "row pos"], steps: int
+) -> Float[Tensor, "row steps vocab"]:
+    """Logits at the last `steps` positions; the other positions are not unembedded."""
+    residual = model(tokens.to(model.W_E.device), stop_at_layer=model.cfg.n_layers)[:, -steps:]
+    if model.cfg.normalization_type is not None:
+        residual = model.ln_final(residual)
+    return apply_softcap(model.unembed(residual), model.cfg.output_logits_soft_cap)
+
+
+def lexicon(model: Model) -> Lexicon:
+    """What a task may know of the model: how its tokenizer splits text in mid-sentence."""
+    tokenizer: Any = model.tokenizer
+    before = tuple(tokenizer.encode("The", add_special_tokens=False))
+
+    def split(text: str) -> tuple[int, ...]:
+        ids = tuple(tokenizer.encode(f"The{text}", add_special_tokens=False))
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+    return Lexicon(model.cfg.model_name, split)
+
+
+def _read(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The transformers model and tokenizer, every weight accounted for."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    extra = {"gguf_file": source.gguf} if source.gguf else {}
+    if not source.gguf:
+        _refuse(sources.check(source)["architectures"][0], source)
+    folder = str(source.folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **extra)
+    except Exception as error:
+        if source.gguf:
+            raise _damaged(source, error) from None
+        raise MechheadsError(
+            f"{source.name} has no tokenizer that transformers can read ({_line(error)}). "
+            "Put its tokenizer.json and tokenizer_config.json into the directory."
+        ) from None
+    try:
+        hf_model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **extra,
+        )
+    except Exception as error:
+        raise _damaged(source, error) from None
+    for key, found, wanted in sorted(report["mismatched_keys"]):
+        raise MechheadsError(
+            f"{source.name}: the weight {key} has shape {list(found)}, its config wants "
+            f"{list(wanted)}. Config and weights are not of the same model."
+        )
+    for key in sorted(report["missing_keys"]):
+        raise MechheadsError(
+            f"{source.name}: the weight {key} is missing"
+            f" (and {len(report['missing_keys']) - 1} more). Copy all of the model's files."
+        )
+    return hf_model.eval().requires_grad_(False), tokenizer
+
+
+def _refuse(architecture: str, source: sources.Source) -> None:
+    if architecture not in SUPPORTED:
+        raise MechheadsError(
+            f"{source.name} is a {architecture}, which TransformerLens cannot convert."
+            f"{suggest(architecture, SUPPORTED)} It can: {', '.join(SUPPORTED)}."
+        )
+
+
+def _config(source: sources.Source, hf_config: Any) -> dict[str, Any]:
+    """HookedTransformerConfig arguments, from the config alone."""
+    architecture = hf_config.architectures[0]
+    _refuse(architecture, source)
+    if architecture in DERIVED:
+        cfg = DERIVED[architecture](hf_config)
+    else:
+        # TransformerLens reads the config from a directory and guesses from its path, so the
+        # path must not look like a model's name.
+        with _plain_folder() as folder:
+            (folder / "config.json").write_text(json.dumps(_older(hf_config)))
+            cfg = lens.convert_hf_model_config(str(folder))
+    # Where TransformerLens assumes the usual ratio, the config may say otherwise.
+    if (head := getattr(hf_config, "head_dim", None)) and cfg["d_head"] != head:
+        cfg |= {"d_head": head, "rotary_dim": head}
+    if inner := getattr(hf_config, "n_inner", None):
+        cfg["d_mlp"] = inner
+    for key in ("tokenizer_name", "quantization_method"):
+        cfg.pop(key, None)
+    cfg.setdefault("default_prepend_bos", True)
+    return cfg | {
+        "model_name": source.name,
+        "original_architecture": architecture,
+        "init_weights": False,
+        "device": "cpu",
+        "tokenizer_prepends_bos": None,
+    }
+
+
+def _older(hf_config: Any) -> dict[str, Any]:
+    """The config with the fields that TransformerLens still reads where older releases had them."""
+    fields = json.loads(hf_config.to_json_string(use_diff=False))
+    if "n_positions" in fields:
+        fields["n_ctx"] = fields["n_positions"]
+    return fields
+
+
+def _convert(source: sources.Source, hf_model: Any, cfg: dict[str, Any]) -> Model:
+    """The HookedTransformer, holding the tensors that transformers read and no copies of them."""
+    architecture = cfg["original_architecture"]
+    try:
+        model = HookedTransformer(HookedTransformerConfig.from_dict(cfg), move_to_device=False)
+        with _plain_folder() as folder:
+            weights = lens.get_pretrained_state_dict(str(folder), model.cfg, hf_model)
+        # A tied unembedding gets storage of its own, so that editing one does not edit the other.
+        if weights["unembed.W_U"].data_ptr() == weights["embed.W_E"].data_ptr():
+            weights["unembed.W_U"] = weights["unembed.W_U"].T.clone().T
+        weights = {key: value.to(cfg["dtype"]) for key, value in weights.items()}
+        model.load_state_dict(lens.fill_missing_keys(model, weights), assign=True, strict=False)
+    except (AssertionError, KeyError, RuntimeError, ValueError, AttributeError) as error:
+        raise MechheadsError(
+            f"{source.name}: TransformerLens cannot convert this {architecture} ({_line(error)})."
+        ) from None
+    return model
+
+
+def _compare(source: sources.Source, hf_model: Any, model: Model) -> None:
+    """Both models on sixteen tokens: a conversion that changes the logits is refused."""
+    count = min(16, model.cfg.n_ctx)
+    tokens = torch.arange(0, count * 7, 7)[None] % model.cfg.d_vocab
+    with torch.inference_mode():
+        theirs = hf_model(tokens, use_cache=False).logits[0].double()
+        ours = model(tokens)[0].double()
+    error = (theirs - ours).abs().max().item()
+    scale = theirs.std().item()
+    if not error <= 1e-3 * max(1.0, scale):
+        raise MechheadsError(
+            f"{source.name}: TransformerLens's conversion changes the logits by up to {error:.3g} "
+            f"(their spread is {scale:.3g}); its config has an option that TransformerLens does "
+            "not know. The model cannot be used."
+        )
+
+
+def _give_tokenizer(model: Model, tokenizer: Any) -> None:
+    """As HookedTransformer.set_tokenizer, which would load the tokenizer again by its name."""
+    model.tokenizer = tokenizer
+    model.cfg.tokenizer_prepends_bos = len(tokenizer.encode("")) > 0
+    tokenizer.padding_side = "right"
+    if tokenizer.eos_token is None:
+        tokenizer.eos_token = "<|endoftext|>"
+    for kind in ("pad_token", "bos_token"):
+        if getattr(tokenizer, kind) is None:
+            setattr(tokenizer, kind, tokenizer.eos_token)
+
+
+def _device(device: str | None, n_devices: int) -> torch.device:
+    cuda = torch.cuda.device_count()
+    if n_devices < 1 or (n_devices > 1 and cuda < n_devices):
+        raise MechheadsError(f"--n-devices is {n_devices}, this machine has {cuda} CUDA devices.")
+    if device is None:
+        best = "cuda" if cuda else "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device(best)
+    try:
+        place = torch.device(device)
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise MechheadsError(f"Device {device!r} cannot be used ({_line(error)}).") from None
+    return place
+
+
+def _context(own: int, wanted: int | None, source: sources.Source) -> int:
+    if wanted is None:
+        return min(own, 2048)
+    if not 1 <= wanted <= own:
+        raise MechheadsError(f"{source.name} takes up to {own} tokens, --n-ctx is {wanted}.")
+    return wanted
+
+
+@contextlib.contextmanager
+def _plain_folder() -> Iterator[Path]:
+    """A temporary folder whose path holds no word that TransformerLens takes for a model's name."""
+    parents = [Path(tempfile.gettempdir()), Path("/tmp"), Path.home(), Path.cwd()]
+    plain = [p for p in parents if not any(w in str(p).lower() for w in ("llama", "gemma"))]
+    if not plain:
+        raise MechheadsError("Set TMPDIR to a folder without 'llama' or 'gemma' in its path.")
+    with tempfile.TemporaryDirectory(prefix="mechheads-", dir=plain[0]) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the libraries' warnings and progress bars off stderr for a while."""
+    from transformers.utils import logging as hf_logging
+
+    bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
+    root = logging.getLogger()
+    root_level = root.level
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        hf_logging.disable_progress_bar()
+        hf_logging.set_verbosity(logging.CRITICAL)
+        root.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            root.setLevel(root_level)
+            hf_logging.set_verbosity(level)
+            if bars:
+                hf_logging.enable_progress_bar()
+
+
+def _damaged(source: sources.Source, error: Exception) -> MechheadsError:
+    what = f"{source.name} cannot be read: {_line(error)}."
+    return MechheadsError(f"{what} Check the file, or copy or download it again.")
+
+
+def _line(error: BaseException) -> str:
+    """The first line of an error, for use inside a one-line message."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return (text or type(error).__name__).rstrip(".")[:200]

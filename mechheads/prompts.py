@@ -1,0 +1,166 @@
+"""The prompt contract: what a task gives, and what it may know of a tokenizer.
+
+A task makes `Pair`s of text from a seed. It sees the tokenizer only as a `Lexicon`: a function
+that says how text in mid-sentence splits into tokens. Nothing here needs a model or torch.
+"""
+
+import hashlib
+import inspect
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .errors import MechheadsError, suggest, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A clean prompt, its corrupted twin, and what should and should not follow the clean one.
+
+    `answers` are alternatives (greater-than has many), each of one or more tokens and with its
+    leading space where it has one; `wrong` likewise.
+    """
+
+    clean: str
+    corrupt: str
+    answers: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """How a tokenizer splits text in mid-sentence: `split(" Mary")` is the token ids of " Mary"."""
+
+    name: str
+    split: Callable[[str], tuple[int, ...]]
+
+    def single(self, words: Sequence[str], kind: str, at_least: int) -> list[str]:
+        """Those of `words` that are one token after a space; an error if fewer than `at_least`."""
+        kept = [word for word in words if len(self.split(f" {word}")) == 1]
+        if len(kept) < at_least:
+            raise MechheadsError(
+                f"Only {len(kept)} of {len(words)} {kind} are single tokens for the tokenizer of "
+                f"{self.name}; this task needs {at_least}. Use a model with a larger vocabulary."
+            )
+        return kept
+
+
+def words_as_tokens() -> Lexicon:
+    """A lexicon without a model: every word is one token, so that a task can be looked at alone."""
+    return Lexicon("plain words", lambda text: tuple(range(max(1, len(text.split())))))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A named question: `pairs(n, seed, lexicon, **options)` makes it, `metric` judges it."""
+
+    name: str
+    pairs: Callable[..., list[Pair]]
+    metric: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of the task module's docstring."""
+        return (inspect.getdoc(inspect.getmodule(self.pairs)) or "").partition("\n")[0]
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """The task's own options: the keyword-only arguments of `pairs`."""
+        parameters = inspect.signature(self.pairs).parameters.values()
+        return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    def read_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The given options as the task's types; text from a command line is converted."""
+        for name in given:
+            if name not in self.options:
+                own = ", ".join(_flag(o) for o in self.options) or "none"
+                raise MechheadsError(
+                    f"Unknown flag {_flag(name)}: task {self.name} has no such option (its own: "
+                    f"{own}).{suggest(name, self.options)}"
+                )
+        return {
+            name: read(value, self.options[name].annotation, _flag(name))
+            for name, value in given.items()
+        }
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The pairs of one task with all that made them; equal settings give equal prompts."""
+
+    task: str
+    metric: str
+    pairs: tuple[Pair, ...]
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """How many pairs."""
+        return len(self.pairs)
+
+    def frame(self) -> "pd.DataFrame":
+        """A row per pair: clean, corrupt, answers, wrong."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [(p.clean, p.corrupt, list(p.answers), list(p.wrong)) for p in self.pairs],
+            columns=pd.Index(["clean", "corrupt", "answers", "wrong"]),
+        )
+
+    def digest(self) -> str:
+        """SHA-256 of the text of all pairs, for provenance."""
+        rows = [[p.clean, p.corrupt, p.answers, p.wrong] for p in self.pairs]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def read(value: Any, kind: Any, name: str) -> Any:
+    """`value` as the annotated type `kind` (str, int, float, bool, X | None); text is parsed."""
+    kinds = [k for k in getattr(kind, "__args__", (kind,)) if k is not type(None)]
+    wanted = kinds[0]
+    optional = len(kinds) < len(getattr(kind, "__args__", (kind,)))
+    if optional and (value is None or value == "None"):
+        return None
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    try:
+        if wanted is bool:
+            return {"true": True, "false": False}[str(value).lower()]
+        if wanted is int and isinstance(value, float | bool):
+            raise ValueError(value)
+        return wanted(value)
+    except (ValueError, KeyError, TypeError):
+        raise MechheadsError(f"{name} takes {words[wanted]}, got {value!r}.") from None
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def one_of(value: str, choices: Iterable[str], option: str) -> None:
+    """An error that suggests, unless `value` is one of the choices of a task's option."""
+    if value not in (choices := list(choices)):
+        raise unknown(option, value, choices)
+
+
+def draw(n: int, seed: int, name: str, make: Callable[[random.Random], Pair]) -> list[Pair]:
+    """The first n different pairs that `make` gives; a larger n only adds to a smaller one.
+
+    The stream depends on the task's name and the seed alone, never on global state.
+    """
+    rng = random.Random(f"{name}/{seed}")
+    pairs: dict[str, Pair] = {}
+    misses = 0
+    while len(pairs) < n:
+        pair = make(rng)
+        misses = misses + 1 if pair.clean in pairs else 0
+        if misses > 1000:
+            raise MechheadsError(
+                f"Task {name} has only about {len(pairs)} different prompts with these options, "
+                f"{n} were asked for. Ask for fewer or widen the options."
+            )
+        pairs.setdefault(pair.clean, pair)
+    return list(pairs.values())

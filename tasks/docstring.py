@@ -1,0 +1,103 @@
+'''Docstring completion (Heimersheim and Janiak 2023).
+
+def port(self, old, state, load, size, files, last):
+    """oil column piece
+
+    :param load: crime population
+    :param size: unit dark
+    :param                          -> " files", the next argument, not any of the others
+
+Of the arguments (prefix, matching, suffix) the matching ones are documented in order, all but the
+last, which is the answer. Corruptions replace names by unrelated ones: `random_random` the
+matching arguments of both the definition and the documentation, `random_def` those of the
+definition, `random_doc` the documented ones, `random_answer` just the answer in the definition,
+`random_def_doc` and `random_answer_doc` both of the two they name, with one set of names each.
+`vary_length_doc_desc` keeps all names and moves words from one description to another, so that
+only positions change; `vary_length_doc_desc_random_doc` also replaces the documented names.
+'''
+
+import random
+
+from mechheads.errors import MechheadsError
+from mechheads.prompts import Lexicon, Pair, draw, one_of
+
+from .words import ARGUMENTS, NOUNS
+
+CORRUPTIONS = (
+    "random_random",
+    "random_def",
+    "random_doc",
+    "random_answer",
+    "random_def_doc",
+    "random_answer_doc",
+    "vary_length_doc_desc",
+    "vary_length_doc_desc_random_doc",
+)
+
+
+def render(
+    function: str, arguments: list[str], title: str, documented: list[str], words: list[list[str]]
+) -> str:
+    """The function's head and its docstring up to the `:param` whose argument is asked for."""
+    lines = [f"def {function}(self, {', '.join(arguments)}):", f'    """{title}', ""]
+    lines += [f"    :param {a}: {' '.join(w)}" for a, w in zip(documented, words, strict=True)]
+    return "\n".join([*lines, "    :param"])
+
+
+def pairs(
+    n: int,
+    seed: int,
+    lexicon: Lexicon,
+    *,
+    corruption: str = "random_random",
+    prefix: int = 2,
+    matching: int = 3,
+    suffix: int = 1,
+) -> list[Pair]:
+    """n prompts; prefix, matching and suffix count the arguments, matching the documented + 1."""
+    one_of(corruption, CORRUPTIONS, "corruption")
+    varied = corruption.startswith("vary_length")
+    least = 3 if varied else 2
+    if matching < least or prefix < 0 or suffix < 0:
+        raise MechheadsError(
+            f"docstring needs --matching of {least} or more for {corruption}, and --prefix and "
+            f"--suffix of 0 or more; got {matching}, {prefix} and {suffix}."
+        )
+    needed = prefix + 3 * matching + suffix
+    names = lexicon.single(ARGUMENTS, "argument names", at_least=needed)
+    nouns = lexicon.single(NOUNS, "nouns", at_least=12)
+
+    def make(rng: random.Random) -> Pair:
+        drawn = rng.sample(names, needed)
+        take = lambda count: [drawn.pop() for _ in range(count)]  # noqa: E731 - a name for a loop
+        before, target, after = take(prefix), take(matching), take(suffix)
+        strange, stranger = take(matching), take(matching)
+        function, *title = rng.sample(nouns, 4)
+        words = [rng.sample(nouns, 2) for _ in target[:-1]]
+        moved = words
+        if varied:
+            source, sink = rng.sample(range(len(words)), 2)
+            flat = words[source][1]
+            moved = [list(w) for w in words]
+            moved[source], moved[sink] = words[source][:1], [*words[sink], flat]
+        definition, documented = {
+            "random_random": (strange, stranger[:-1]),
+            "random_def": (strange, target[:-1]),
+            "random_doc": (target, stranger[:-1]),
+            "random_answer": ([*target[:-1], strange[-1]], target[:-1]),
+            "random_def_doc": (strange, stranger[:-1]),
+            "random_answer_doc": ([*target[:-1], strange[-1]], stranger[:-1]),
+            "vary_length_doc_desc": (target, target[:-1]),
+            "vary_length_doc_desc_random_doc": (target, stranger[:-1]),
+        }[corruption]
+        arguments = [*before, *target, *after]
+        replaced = [*before, *definition, *after]
+        wrong = dict.fromkeys(a for a in [*arguments, *replaced] if a != target[-1])
+        return Pair(
+            clean=render(function, arguments, " ".join(title), target[:-1], words),
+            corrupt=render(function, replaced, " ".join(title), documented, moved),
+            answers=(f" {target[-1]}",),
+            wrong=tuple(f" {name}" for name in wrong),
+        )
+
+    return draw(n, seed, "docstring", make)

@@ -1,0 +1,99 @@
+"""A task of the user's own: records with `clean`, `corrupt`, `answer` and `wrong`.
+
+{"clean": "Paris is in", "corrupt": "Rome is in", "answer": " France", "wrong": [" Italy"]}
+
+One JSON object a line in a file, or a list of dictionaries, or a pandas frame. `answer` and
+`wrong` are a string or a list of strings, with their leading space where they have one.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mechheads.errors import MechheadsError, unknown
+from mechheads.prompts import Pair, Prompts
+
+FIELDS = ("clean", "corrupt", "answer", "wrong")
+
+
+def from_records(
+    records: Iterable[Mapping[str, Any]] | Any, *, name: str = "own", metric: str = "logit_diff"
+) -> Prompts:
+    """Prompts from a list of records or a pandas frame; an error names the record by its number."""
+    if hasattr(records, "to_dict"):
+        records = records.to_dict("records")
+    pairs = [_pair(record, f"Record {i} of {name}") for i, record in enumerate(records, start=1)]
+    if not pairs:
+        raise MechheadsError(f"Task {name} has no records. Give at least one {_example()}.")
+    return Prompts(name, metric, tuple(pairs))
+
+
+def from_file(path: str | Path, *, metric: str = "logit_diff") -> Prompts:
+    """Prompts from a JSONL file; an error names the line by its number."""
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise MechheadsError(f"No task file {path}. Give an existing .jsonl file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise MechheadsError(f"Cannot read {path} as UTF-8 text: {error}.") from None
+    pairs = [
+        _pair(_object(line, where := f"{path}, line {i}"), where)
+        for i, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not pairs:
+        raise MechheadsError(f"{path} is empty. Give one object a line: {_example()}.")
+    return Prompts(path.stem, metric, tuple(pairs))
+
+
+def sample(prompts: Prompts, n: int | None, seed: int) -> Prompts:
+    """n of the pairs in a seeded order (the same pairs first for a larger n), or all as they are."""
+    if n is None or n >= len(prompts):
+        return prompts
+    order = random.Random(f"{prompts.task}/{seed}").sample(prompts.pairs, len(prompts))
+    return Prompts(prompts.task, prompts.metric, tuple(order[:n]), seed)
+
+
+def _object(line: str, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise MechheadsError(
+            f"{where}: not JSON ({error.msg} at column {error.colno}). Write {_example()}."
+        ) from None
+
+
+def _pair(record: Any, where: str) -> Pair:
+    if not isinstance(record, Mapping):
+        raise MechheadsError(f"{where}: expected an object, got {record!r}. Write {_example()}.")
+    for key in record:
+        if key not in FIELDS:
+            raise MechheadsError(f"{where}: {unknown('field', str(key), FIELDS)}")
+    for key in FIELDS:
+        if key not in record:
+            raise MechheadsError(f"{where}: the field {key!r} is missing. Write {_example()}.")
+    clean, corrupt = (_text(record[key], key, where) for key in ("clean", "corrupt"))
+    answers, wrong = (_texts(record[key], key, where) for key in ("answer", "wrong"))
+    if both := set(answers) & set(wrong):
+        raise MechheadsError(f"{where}: {both.pop()!r} is both an answer and a wrong answer.")
+    return Pair(clean, corrupt, answers, wrong)
+
+
+def _text(value: Any, key: str, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise MechheadsError(f"{where}: {key!r} must be text that is not empty, got {value!r}.")
+    return value
+
+
+def _texts(value: Any, key: str, where: str) -> tuple[str, ...]:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list | tuple) or not values:
+        raise MechheadsError(f"{where}: {key!r} must be text or a list of texts, got {value!r}.")
+    return tuple(dict.fromkeys(_text(v, key, where) for v in values))
+
+
+def _example() -> str:
+    return '{"clean": ..., "corrupt": ..., "answer": ..., "wrong": ...}'
