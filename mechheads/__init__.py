@@ -1,10 +1,10 @@
 """mechheads: which attention heads do the job?
 
-    import mechheads, tasks
+import mechheads, tasks
 
-    model = mechheads.load("smollm2")
-    prompts = tasks.make("ioi", mechheads.lexicon(model), n=32)
-    print(mechheads.evaluate(model, prompts).summary())
+model = mechheads.load("smollm2")
+prompts = tasks.make("ioi", mechheads.lexicon(model), n=32)
+print(mechheads.evaluate(model, prompts).summary())
 """
 
 from importlib import import_module
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .batches import Batch as Batch
-    from .batches import batches as batches
     from .errors import MechheadsError as MechheadsError
     from .evaluation import Evaluation as Evaluation
     from .evaluation import evaluate as evaluate
@@ -36,7 +35,18 @@ _HOMES = {
     "lexicon": "models",
     "load": "models",
 }
-__all__ = list(_HOMES)
+__all__ = [
+    "METRICS",
+    "Batch",
+    "Evaluation",
+    "MechheadsError",
+    "Model",
+    "Pair",
+    "Prompts",
+    "evaluate",
+    "lexicon",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

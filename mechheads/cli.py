@@ -47,7 +47,8 @@ def run(verb: Callable[..., None], notes: Callable[[], str] | None = None) -> No
 
 def arguments(verb: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:
     """The verb's arguments by name; an error names the flag that is unknown or has a bad value."""
-    import fire
+    from fire import Fire
+    from fire.core import FireExit
     from fire.decorators import SetParseFn
 
     parameters = inspect.signature(verb).parameters
@@ -64,8 +65,8 @@ def arguments(verb: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:
 
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            fire.Fire(record, command=list(argv))
-    except fire.core.FireExit as exit:
+            Fire(record, command=list(argv))
+    except FireExit as exit:
         left = exit.trace.elements[-1].args or [p.name.upper() for p in named.values()][:1]
         what = f"cannot use {left[0]!r}" if left[0] in argv else f"{left[0]} is missing"
         raise MechheadsError(f"{what}. {_see(verb)}") from None
@@ -115,7 +116,9 @@ def _check_flags(
         name = flag.replace("-", "_")
         if name not in named and not open_ended:
             flags = [f"--{n.replace('_', '-')}" for n in named]
-            raise MechheadsError(f"unknown flag --{flag}.{suggest('--' + flag, flags)} {_see(verb)}")
+            raise MechheadsError(
+                f"unknown flag --{flag}.{suggest('--' + flag, flags)} {_see(verb)}"
+            )
         switch = name in named and named[name].annotation is bool
         if not has_value and not switch and (i + 1 == len(argv) or argv[i + 1].startswith("--")):
             raise MechheadsError(f"--{flag} needs a value. {_see(verb)}")

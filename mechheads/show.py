@@ -26,7 +26,7 @@ def show(
         model: an embedded model, smollm2, a model directory, a .gguf file or a hub id
         n: prompts to print
         seed: of the prompts
-        metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy or top1; default: the task's
+        metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1; default: the task's
         test: prompts to measure the model on (all lines of a task file)
         revision: branch, tag or commit of a hub model
         device: cpu, cuda, cuda:1, mps; default: the best there is
@@ -34,24 +34,25 @@ def show(
         process: fold layer norms and centre weights
         n_ctx: longest input in tokens; default: the model's own limit, at most 2048
         prepend_bos: true or false; default: TransformerLens's custom for the architecture
-        quiet: do not say what is being done
+        quiet: no notices and no progress bar
         options: the task's own options
     """
     import tasks
 
     from . import sources
+    from .progress import say
 
     # What can be wrong is looked at before torch is imported.
     tasks.check(task, min(n, test), options)
     sources.find(model, revision)
+    say(f"Loading {model} ...", quiet)
     from . import metrics
-    from .display import print_evaluation, print_prompts, say
+    from .display import print_evaluation, print_prompts
     from .evaluation import evaluate
     from .models import lexicon, load
 
     if metric:
         metrics.find(metric)
-    say(f"Loading {model}", quiet)
 
     loaded = load(
         model,
@@ -63,8 +64,7 @@ def show(
         prepend_bos=prepend_bos,
     )
     prompts = tasks.make(task, lexicon(loaded), n=max(n, test), seed=seed, **options)
-    say(f"Measuring {len(prompts)} prompts", quiet)
-    evaluation = evaluate(loaded, prompts, metric)
+    evaluation = evaluate(loaded, prompts, metric, quiet=quiet)
     print_prompts(loaded, prompts, n)
     print_evaluation(evaluation)
 

@@ -9,9 +9,7 @@ Only safetensors (or GGUF) weights are opened, never pickles. Nothing here needs
 """
 
 import json
-import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,12 +138,12 @@ def check(source: Source) -> dict[str, Any]:
     if index.exists():
         shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         if missing := sorted(s for s in shards if not (folder / s).exists()):
-            raise MechheadsError(f"{name} lacks {missing[0]}, which its index names. Copy it there.")
+            raise MechheadsError(
+                f"{name} lacks {missing[0]}, which its index names. Copy it there."
+            )
     if not source.files:
         pickled = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")]
-        why = (
-            f"only {pickled[0].name}, a pickle, which we never open" if pickled else "no weights"
-        )
+        why = f"only {pickled[0].name}, a pickle, which we never open" if pickled else "no weights"
         raise MechheadsError(
             f"{name} has {why}. Save it as safetensors: model.save_pretrained(folder)."
         )
@@ -188,16 +186,15 @@ def _from_hub(name: str, revision: str | None) -> Source:
         raise MechheadsError(f"{name} has no revision {revision!r} on the hub.") from None
     except errors.RepositoryNotFoundError:
         raise MechheadsError(
-            f"No model {name!r}: not embedded, not a path, not on the hub."
-            f"{suggest(name, _names())}"
+            f"No model {name!r}: not embedded, not a path, not on the hub.{suggest(name, _names())}"
         ) from None
     except errors.IncompleteSnapshotError as error:
         folder = error.snapshot_path  # what is missing, if it matters, `check` names
-    except (OSError, errors.HTTPError):
-        state = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "no network"
+    except Exception as error:  # no network, a time-out, a proxy: the hub's client raises many
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _reason(error)
         raise MechheadsError(
             f"No model {name!r}: not embedded, not a path, not in the hub's cache, and the hub "
-            f"cannot be asked ({state}).{suggest(name, _names())} Here are: {_offline_names()}."
+            f"cannot be asked ({why}).{suggest(name, _names())} Here are: {_offline_names()}."
         ) from None
     return Source(name, Path(folder), revision=Path(folder).name)
 
@@ -207,6 +204,8 @@ def _offline_names() -> str:
     return ", ".join(here)
 
 
-def known(names: Iterable[str] = ()) -> list[str]:
-    """Names for help texts: embedded, fetchable and some hub ids."""
-    return list(dict.fromkeys([*_names(), *names]))
+def _reason(error: Exception) -> str:
+    """Why the hub did not answer, in a few words."""
+    if isinstance(error, LookupError | TypeError | AttributeError):
+        raise error  # a mistake of ours, not of the network
+    return "no network" if isinstance(error, FileNotFoundError) else type(error).__name__

@@ -36,7 +36,9 @@ def check(task: str, n: int | None, options: dict[str, Any]) -> dict[str, Any]:
         raise MechheadsError(f"--n takes 1 or more prompts, got {n}.")
     if is_file(task):
         if options:
-            raise MechheadsError(f"Unknown flag --{next(iter(options))}: task files have no options.")
+            raise MechheadsError(
+                f"Unknown flag --{next(iter(options))}: task files have no options."
+            )
         from_file(task)
         return {}
     if task not in TASKS:

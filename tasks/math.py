@@ -1,6 +1,6 @@
 """Two-operand arithmetic.
 
-"Calculate: 12 + 7 =" -> " 19"; with 4 for the 7 the answer would be " 16", and that is the wrong one here
+"Calculate: 12 + 7 =" -> " 19"; with 4 for the 7 it would be " 16", which is the wrong one here
 
 Addition, subtraction (never below zero) and multiplication of whole numbers in a range. The
 corrupted prompt has another operand of as many tokens: the second, the first, or both. Before

@@ -10,20 +10,27 @@ import json
 import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError, unknown
 from mechheads.prompts import Pair, Prompts
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIELDS = ("clean", "corrupt", "answer", "wrong")
 
 
 def from_records(
-    records: Iterable[Mapping[str, Any]] | Any, *, name: str = "own", metric: str = "logit_diff"
+    records: "Iterable[Mapping[str, Any]] | pd.DataFrame",
+    *,
+    name: str = "own",
+    metric: str = "logit_diff",
 ) -> Prompts:
     """Prompts from a list of records or a pandas frame; an error names the record by its number."""
-    if hasattr(records, "to_dict"):
-        records = records.to_dict("records")
+    frame: Any = records
+    if hasattr(frame, "to_dict"):
+        records = frame.to_dict("records")
     pairs = [_pair(record, f"Record {i} of {name}") for i, record in enumerate(records, start=1)]
     if not pairs:
         raise MechheadsError(f"Task {name} has no records. Give at least one {_example()}.")
@@ -50,7 +57,7 @@ def from_file(path: str | Path, *, metric: str = "logit_diff") -> Prompts:
 
 
 def sample(prompts: Prompts, n: int | None, seed: int) -> Prompts:
-    """n of the pairs in a seeded order (the same pairs first for a larger n), or all as they are."""
+    """n of the pairs in a seeded order, the same ones first for a larger n; or all as they are."""
     if n is None or n >= len(prompts):
         return prompts
     order = random.Random(f"{prompts.task}/{seed}").sample(prompts.pairs, len(prompts))

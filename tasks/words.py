@@ -7,12 +7,12 @@ NAMES = (
     "Ellen Emily Emma Eric Erin Ethan Eva Evan Frank Fred Gary George Graham Grant Greg Hannah "
     "Harry Helen Henry Ian Jack Jackson Jacob Jake James Jamie Jane Jason Jay Jeff Jennifer "
     "Jeremy Jerry Jesse Jessica Jim Jimmy Joe John Johnny Jonathan Jordan Joseph Josh Joshua Juan "
-    "Julia Julie Justin Karen Kate Katie Keith Kelly Ken Kevin Kim Kyle Laura Lauren Lee Leon Lewis "
-    "Lily Linda Lisa Louis Lucas Lucy Luis Luke Marcus Maria Marie Mark Martin Mary Matt Matthew "
-    "Max Michael Michelle Mike Morgan Nathan Neil Nicholas Nick Oliver Oscar Patrick Paul Peter "
-    "Philip Rachel Ralph Ray Rebecca Richard Rob Robert Roger Ron Rose Roy Russell Ruth Ryan Sam "
-    "Samantha Samuel Sara Sarah Scott Sean Simon Sophie Stephanie Stephen Steve Steven Stuart Sue "
-    "Susan Taylor Thomas Tim Todd Tom Tony Tyler Victor Victoria Vincent Walter Warren Wayne "
+    "Julia Julie Justin Karen Kate Katie Keith Kelly Ken Kevin Kim Kyle Laura Lauren Lee Leon "
+    "Lewis Lily Linda Lisa Louis Lucas Lucy Luis Luke Marcus Maria Marie Mark Martin Mary Matt "
+    "Matthew Max Michael Michelle Mike Morgan Nathan Neil Nicholas Nick Oliver Oscar Patrick Paul "
+    "Peter Philip Rachel Ralph Ray Rebecca Richard Rob Robert Roger Ron Rose Roy Russell Ruth Ryan "
+    "Sam Samantha Samuel Sara Sarah Scott Sean Simon Sophie Stephanie Stephen Steve Steven Stuart "
+    "Sue Susan Taylor Thomas Tim Todd Tom Tony Tyler Victor Victoria Vincent Walter Warren Wayne "
     "William Zach"
 ).split()
 

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import tasks.words as words
@@ -84,20 +86,60 @@ def tokenizer() -> PreTrainedTokenizerFast:
     """A word-level tokenizer that knows the tasks' names, numbers and punctuation."""
     plain = [f"{a}{w}" for w in [*words.NAMES, "The", "to", "and"] for a in ("", " ")]
     digits = [f"{a}{d}" for d in range(10) for a in ("", " ")]
-    symbols = list(" .,:=+-*\n") + [" =", " +", " -", " *"]
+    symbols = [*" .,:=+-*\n", " =", " +", " -", " *"]
     vocabulary = ["<unk>", "<bos>", "<eos>", *dict.fromkeys([*plain, *digits, *symbols])]
-    inner = Tokenizer(
-        models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token="<unk>")
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Split(
+        Regex(r" ?[A-Za-z]+| ?\d|\n| ?[^\sA-Za-z\d]| "), "isolated"
     )
-    from tokenizers import Regex
-
-    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?[A-Za-z]+| ?\d|\n| ?[^\sA-Za-z\d]| "), "isolated")
-    from tokenizers import decoders
-
     inner.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=inner, unk_token="<unk>", bos_token="<bos>", eos_token="<eos>"
     )
+
+
+def write_gguf(folder: Path, file: Path) -> Path:
+    """The Llama checkpoint in `folder` as a GGUF file in float32, as llama.cpp would write it.
+
+    The tokenizer is byte-level BPE with one merge: nearly every byte a token.
+    """
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    config: Any = model.config
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<unk>", "<bos>", "<eos>", *alphabet, alphabet[0] + alphabet[1]]
+    tokens += [f"<unused{i}>" for i in range(config.vocab_size - len(tokens))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * len(tokens))
+    writer.add_token_merges([f"{alphabet[0]} {alphabet[1]}"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for key, value in model.state_dict().items():
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+        for part, n in heads.items():
+            if part in key:  # llama.cpp pairs the halves of a rotation next to each other
+                rows = value.shape[0]
+                value = value.reshape(n, 2, rows // n // 2, -1).transpose(1, 2).reshape(rows, -1)
+        name = names.get_name(key, try_suffixes=(".weight",))
+        assert name is not None
+        writer.add_tensor(name, np.ascontiguousarray(value.numpy()))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
 
 
 def write(folder: Path, kind: str, **changes: Any) -> Path:

@@ -1,0 +1,49 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import checkpoints
+import pytest
+
+from mechheads import fetching, models
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    no_shared = pytest.mark.skip(reason="there is no ../shared folder here")
+    no_smollm2 = pytest.mark.skip(reason="run python -m mechheads.fetch smollm2 first")
+    for item in items:
+        if item.get_closest_marker("shared") and not SHARED.is_dir():
+            item.add_marker(no_shared)
+        if item.get_closest_marker("smollm2") and not fetching.is_complete("smollm2"):
+            item.add_marker(no_smollm2)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real models and tokenizers beside the project."""
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """checkpoint("llama-gqa") is the folder of a tiny random model of that kind, written once."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def folder(kind: str) -> Path:
+        path = root / kind
+        return path if path.exists() else checkpoints.write(path, kind)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(checkpoint: Callable[[str], Path]) -> models.Model:
+    """A tiny random GPT-2 whose tokenizer has whole names and single digits."""
+    return models.load(str(checkpoint("gpt2")))
+
+
+@pytest.fixture(scope="session")
+def tinystories() -> models.Model:
+    """A real pretrained Llama of 15M parameters."""
+    return models.load(str(SHARED / "models" / "tinyllamas-stories15M"))

@@ -1,0 +1,65 @@
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from mechheads import MechheadsError, sources
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "name is empty"),
+        ("./nowhere", "No such model directory or file: ./nowhere"),
+        ("/nowhere/model.gguf", "No such model directory or file"),
+        ("a b", "neither a path nor a hub id"),
+        ("gtp2?", r"neither a path nor a hub id\. Did you mean 'gpt2'"),
+    ],
+)
+def test_a_name_that_is_nothing_is_refused(name, message):
+    with pytest.raises(MechheadsError, match=message):
+        sources.find(name)
+
+
+def test_a_file_that_is_not_gguf_is_refused(tmp_path):
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(MechheadsError, match=r"is a file but not \.gguf"):
+        sources.find(str(tmp_path / "model.bin"))
+
+
+def test_smollm2_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(MechheadsError, match=r"Run: python -m mechheads\.fetch smollm2"):
+        sources.find("smollm2")
+
+
+def run_offline(program, home):
+    env = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_hub_model_in_the_cache_loads_offline_with_its_revision(checkpoint, tmp_path):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub" / "models--some-lab--tiny-llama"
+    shutil.copytree(checkpoint("llama-gqa"), repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    program = """
+from mechheads import load, sources
+print(sources.find("some-lab/tiny-llama").revision)
+print(sources.find("some-lab/tiny-llama", revision="main").revision)
+print(load("some-lab/tiny-llama").cfg.model_name)
+"""
+    out = run_offline(program, tmp_path)
+    assert out.stderr == ""
+    assert out.stdout.split() == [commit, commit, "some-lab/tiny-llama"]
+
+
+def test_a_hub_model_that_is_not_in_the_cache_says_that_the_hub_is_off(tmp_path):
+    program = "from mechheads import sources\nsources.find('gpt2-meduim')"
+    out = run_offline(program, tmp_path)
+    assert "HF_HUB_OFFLINE is set). Did you mean 'gpt2-medium'" in out.stderr.splitlines()[-1]
