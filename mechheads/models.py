@@ -166,7 +166,11 @@ def _unembed(
 
 def lexicon(model: Model) -> Lexicon:
     """What a task may know of the model: how its tokenizer splits text in mid-sentence."""
-    tokenizer: Any = model.tokenizer
+    return tokenizer_lexicon(model.tokenizer, model.cfg.model_name)
+
+
+def tokenizer_lexicon(tokenizer: Any, name: str) -> Lexicon:
+    """The same for a transformers tokenizer by itself."""
     before = tuple(tokenizer.encode("The", add_special_tokens=False))
 
     def split(text: str) -> tuple[int, ...]:
@@ -175,7 +179,7 @@ def lexicon(model: Model) -> Lexicon:
             return ids[len(before) :]
         return tuple(tokenizer.encode(text, add_special_tokens=False))
 
-    return Lexicon(model.cfg.model_name, split)
+    return Lexicon(name, split)
 
 
 def _read(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:

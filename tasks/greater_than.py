@@ -18,40 +18,45 @@ CORRUPTIONS = ("01",)
 TEMPLATE = "The {event} lasted from the year {year} to the year"
 
 
-def usable(lexicon: Lexicon, century: int) -> tuple[list[str], bool]:
-    """The two-digit years of a century that align with its 01, and whether they split cleanly.
-
-    They split cleanly when every year of the century is the century's tokens and then those of
-    two digits: then the prompt may end in the century.
-    """
+def years_that_split(lexicon: Lexicon, century: int) -> list[str]:
+    """The two-digit years 02 to 98 that, like 01, are the century's tokens and then their own."""
     stem = lexicon.split(f" {century}")
-    splits = {f"{y:02}": lexicon.split(f" {century}{y:02}") for y in range(100)}
-    size = len(splits["01"])
-    clean = {
-        y: s for y, s in splits.items() if len(s) == size and s[: len(stem)] == stem and len(s) > 1
-    }
-    whole = "01" in clean and len(clean) > 60
-    years = clean if whole else {y: s for y, s in splits.items() if len(s) == size}
-    return [y for y in years if 2 <= int(y) <= 98], whole
+    kept = [
+        year
+        for year in (f"{y:02}" for y in range(1, 99))
+        if (split := lexicon.split(f" {century}{year}"))[: len(stem)] == stem
+        and len(split) > len(stem)
+        and len(split) == len(lexicon.split(f" {century}01"))
+    ]
+    return kept[1:] if kept[:1] == ["01"] else []
+
+
+def years_alike(lexicon: Lexicon, century: int) -> list[str]:
+    """The two-digit years 02 to 98 whose whole year has as many tokens as the year 01."""
+    size = len(lexicon.split(f" {century}01"))
+    every = (f"{y:02}" for y in range(2, 99))
+    return [year for year in every if len(lexicon.split(f" {century}{year}")) == size]
 
 
 def pairs(n: int, seed: int, lexicon: Lexicon, *, corruption: str = "01") -> list[Pair]:
     """n prompts over the centuries 11 to 17 and the years 02 to 98."""
     one_of(corruption, CORRUPTIONS, "corruption")
     events = [e for e in EVENTS if len(lexicon.split(f" {e}")) <= 2]
-    centuries = {c: usable(lexicon, c) for c in range(11, 18)}
-    centuries = {c: kept for c, kept in centuries.items() if len(kept[0]) >= 10}
+    for splits, choose in ((True, years_that_split), (False, years_alike)):
+        centuries = {c: choose(lexicon, c) for c in range(11, 18)}
+        centuries = {c: years for c, years in centuries.items() if len(years) >= 10}
+        if centuries:
+            break
     if not centuries or len(events) < 10:
         raise MechheadsError(
-            f"greater_than finds {len(events)} event nouns and {len(centuries)} centuries whose "
-            f"years align for the tokenizer of {lexicon.name}; it needs 10 and 1. "
-            "Use a model whose tokenizer knows digits."
+            f"greater_than finds {len(events)} event nouns of one or two tokens and "
+            f"{len(centuries)} centuries whose years align for the tokenizer of {lexicon.name}; "
+            "it needs 10 and 1. Use a model with a larger vocabulary."
         )
 
     def make(rng: random.Random) -> Pair:
         century = rng.choice(sorted(centuries))
-        years, splits = centuries[century]
-        year, event = rng.choice(years), rng.choice(events)
+        year, event = rng.choice(centuries[century]), rng.choice(events)
         ends = [f"{y:02}" if splits else f" {century}{y:02}" for y in range(100)]
         stem = f" {century}" if splits else ""
         return Pair(

@@ -41,7 +41,9 @@ def test_logits_equal_those_of_transformers(kind, checkpoint):
 
 
 def test_every_supported_architecture_is_compared_above():
-    assert {architecture for architecture, _ in checkpoints.ARCHITECTURES.values()} == set(SUPPORTED)
+    assert {architecture for architecture, _ in checkpoints.ARCHITECTURES.values()} == set(
+        SUPPORTED
+    )
 
 
 @pytest.mark.shared

@@ -1,0 +1,72 @@
+import json
+
+import pandas as pd
+import pytest
+
+import tasks
+from mechheads import MechheadsError
+from mechheads.prompts import Pair, words_as_tokens
+
+RECORD = {"clean": "A is", "corrupt": "B is", "answer": " a", "wrong": [" b", " c"]}
+PAIR = Pair("A is", "B is", (" a",), (" b", " c"))
+
+
+def write(path, *lines):
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def test_file_records_and_frame_give_the_same_pairs(tmp_path):
+    file = write(tmp_path / "mine.jsonl", json.dumps(RECORD), "", json.dumps(RECORD))
+    assert tasks.from_file(file).pairs == (PAIR, PAIR)
+    assert tasks.from_records([RECORD, RECORD]).pairs == (PAIR, PAIR)
+    assert tasks.from_records(pd.DataFrame([RECORD, RECORD])).pairs == (PAIR, PAIR)
+
+
+def test_make_reads_a_file_and_takes_n_of_it_by_seed(tmp_path):
+    records = [RECORD | {"clean": f"A{i} is"} for i in range(20)]
+    file = write(tmp_path / "mine.jsonl", *map(json.dumps, records))
+    everything = tasks.make(file, words_as_tokens())
+    assert everything.task == "mine"
+    assert len(everything) == 20
+    few, more = (tasks.make(file, words_as_tokens(), n=n, seed=1).pairs for n in (5, 9))
+    assert len(few) == 5
+    assert more[:5] == few
+    assert few != everything.pairs[:5]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"line 2: not JSON \(.* at column 2\)"),
+        ("[1]", r"line 2: expected an object, got \[1\]"),
+        (json.dumps({**RECORD, "clan": "x"}), "line 2: Unknown field 'clan'. Did you mean 'clean'"),
+        (json.dumps({**RECORD, "clean": ""}), "line 2: 'clean' must be text that is not empty"),
+        (json.dumps({**RECORD, "wrong": []}), r"line 2: 'wrong' must be text or a list of texts"),
+        (json.dumps({**RECORD, "answer": 3}), r"line 2: 'answer' must be text or a list of texts"),
+        (json.dumps({**RECORD, "wrong": [" a"]}), "line 2: ' a' is both an answer and a wrong"),
+        (json.dumps({"clean": "x", "corrupt": "y", "answer": " a"}), "line 2: the field 'wrong'"),
+    ],
+)
+def test_a_bad_line_is_named_by_number_and_reason(line, message, tmp_path):
+    file = write(tmp_path / "mine.jsonl", json.dumps(RECORD), line)
+    with pytest.raises(MechheadsError, match=message) as caught:
+        tasks.from_file(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_file_a_folder_and_binary_are_refused(tmp_path):
+    with pytest.raises(MechheadsError, match="is empty"):
+        tasks.from_file(write(tmp_path / "empty.jsonl", ""))
+    with pytest.raises(MechheadsError, match="Cannot read"):
+        tasks.from_file(tmp_path)
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(MechheadsError, match="Cannot read"):
+        tasks.from_file(tmp_path / "binary.jsonl")
+
+
+def test_records_are_named_by_number():
+    with pytest.raises(MechheadsError, match="Record 2 of own: the field 'clean' is missing"):
+        tasks.from_records([RECORD, {"corrupt": "x"}])
+    with pytest.raises(MechheadsError, match="has no records"):
+        tasks.from_records([])
