@@ -99,8 +99,8 @@ METRICS = {
         Metric("logit_diff_max", logit_diff_max, "logit difference to the best wrong answer"),
         Metric("prob_diff", prob_diff, "probability difference"),
         Metric("logprob", logprob, "log probability of the answer"),
-        Metric("accuracy", accuracy, "accuracy"),
-        Metric("top1", top1, "top-1 accuracy"),
+        Metric("accuracy", accuracy, "accuracy, against the wrong answers"),
+        Metric("top1", top1, "accuracy, against all tokens"),
     )
 }
 

@@ -8,6 +8,7 @@ by digit), the prompt ends in "to the year" and the answers are the century's wh
 """
 
 import random
+from collections.abc import Callable
 
 from mechheads.errors import MechheadsError
 from mechheads.prompts import Lexicon, Pair, draw, one_of
@@ -42,11 +43,13 @@ def pairs(n: int, seed: int, lexicon: Lexicon, *, corruption: str = "01") -> lis
     """n prompts over the centuries 11 to 17 and the years 02 to 98."""
     one_of(corruption, CORRUPTIONS, "corruption")
     events = [e for e in EVENTS if len(lexicon.split(f" {e}")) <= 2]
-    for splits, choose in ((True, years_that_split), (False, years_alike)):
-        centuries = {c: choose(lexicon, c) for c in range(11, 18)}
-        centuries = {c: years for c, years in centuries.items() if len(years) >= 10}
-        if centuries:
-            break
+
+    def centuries_by(choose: Callable[[Lexicon, int], list[str]]) -> dict[int, list[str]]:
+        years = {century: choose(lexicon, century) for century in range(11, 18)}
+        return {century: kept for century, kept in years.items() if len(kept) >= 10}
+
+    splitting = centuries_by(years_that_split)
+    centuries = splitting or centuries_by(years_alike)
     if not centuries or len(events) < 10:
         raise MechheadsError(
             f"greater_than finds {len(events)} event nouns of one or two tokens and "
@@ -57,8 +60,8 @@ def pairs(n: int, seed: int, lexicon: Lexicon, *, corruption: str = "01") -> lis
     def make(rng: random.Random) -> Pair:
         century = rng.choice(sorted(centuries))
         year, event = rng.choice(centuries[century]), rng.choice(events)
-        ends = [f"{y:02}" if splits else f" {century}{y:02}" for y in range(100)]
-        stem = f" {century}" if splits else ""
+        ends = [f"{y:02}" if splitting else f" {century}{y:02}" for y in range(100)]
+        stem = f" {century}" if splitting else ""
         return Pair(
             clean=TEMPLATE.format(event=event, year=f"{century}{year}") + stem,
             corrupt=TEMPLATE.format(event=event, year=f"{century}{corruption}") + stem,

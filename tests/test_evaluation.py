@@ -1,0 +1,85 @@
+import math
+
+import pytest
+import torch
+
+import tasks
+from mechheads import Evaluation, evaluate
+from mechheads.models import lexicon
+
+
+def evaluation(accuracy, top1=1.0, clean=1.0, corrupt=0.0, n=10):
+    def column(share):
+        return torch.tensor([1.0] * round(share * n) + [0.0] * (n - round(share * n)))
+
+    return Evaluation(
+        task="ioi",
+        model="m",
+        metric="logit_diff",
+        clean={
+            "logit_diff": torch.full((n,), clean),
+            "accuracy": column(accuracy),
+            "top1": column(top1),
+        },
+        corrupt={"logit_diff": torch.full((n,), corrupt), "accuracy": column(0), "top1": column(0)},
+    )
+
+
+def test_a_model_that_does_the_task_gets_no_warning():
+    assert evaluation(accuracy=0.9).warning is None
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ({"accuracy": 0.7}, "m cannot do ioi: it prefers the right answer on 70% of the prompts"),
+        ({"accuracy": 0.9, "clean": 0.0}, "no better on the clean prompts"),
+        ({"accuracy": 0.9, "top1": 0.3}, "says it on only 30% of the prompts"),
+    ],
+)
+def test_a_model_that_cannot_do_the_task_gets_a_warning(case, words):
+    assert words in (evaluation(**case).warning or "")
+
+
+def test_frame_is_tidy_and_summary_has_mean_and_error(tiny):
+    prompts = tasks.make("ioi", lexicon(tiny), n=12)
+    result = evaluate(tiny, prompts)
+    frame = result.frame()
+    assert list(frame.columns) == ["prompt", "side", "metric", "value"]
+    assert len(frame) == 12 * 2 * 6
+    row = result.summary().iloc[0]
+    values = frame.query("side == 'clean' and metric == 'logit_diff'").value
+    assert row.clean == pytest.approx(values.mean(), abs=1e-5)
+    assert row.clean_se == pytest.approx(values.std() / math.sqrt(12), abs=1e-5)
+
+
+def test_order_of_prompts_is_kept_across_batches_of_several_lengths(tiny):
+    prompts = tasks.make("ioi", lexicon(tiny), n=12)
+    whole = evaluate(tiny, prompts).clean["logit_diff"]
+    for i, pair in enumerate(prompts.pairs):
+        alone = evaluate(tiny, type(prompts)("ioi", "logit_diff", (pair,))).clean["logit_diff"]
+        assert whole[i].item() == pytest.approx(alone.item(), abs=1e-4)
+
+
+def test_evaluating_leaves_no_hooks_and_no_gradients(tiny):
+    evaluate(tiny, tasks.make("ioi", lexicon(tiny), n=3))
+    assert not any(point.fwd_hooks for point in tiny.hook_dict.values())
+    assert all(p.grad is None for p in tiny.parameters())
+
+
+@pytest.mark.shared
+def test_tinystories_does_ioi_with_names_from_its_stories(tinystories):
+    names = "Lily,Tom,Tim,Ben,Sue,Max,Sam,Jack,Anna,Lucy,Amy,Mary,John,Bob,Jane"
+    prompts = tasks.make("ioi", lexicon(tinystories), n=100, names=names)
+    assert evaluate(tinystories, prompts).clean["accuracy"].mean() > 0.9
+
+
+@pytest.mark.smollm2
+def test_smollm2_does_ioi():
+    from mechheads import load
+
+    model = load("smollm2")
+    result = evaluate(model, tasks.make("ioi", lexicon(model), n=32))
+    assert result.clean["accuracy"].mean() > 0.9
+    assert result.corrupt["accuracy"].mean() < 0.8
+    assert result.warning is None
