@@ -70,6 +70,7 @@ def load(
     n_devices: int = 1,
     n_ctx: int | None = None,
     prepend_bos: bool | None = None,
+    quiet: bool = False,
 ) -> Model:
     """load("smollm2"), load("gpt2"), load("./my-llama"), load("model.gguf") as a HookedTransformer.
 
@@ -85,11 +86,12 @@ def load(
             tables of every layer grow with it).
         prepend_bos: begin every prompt with the BOS token; TransformerLens's custom for the
             architecture if None.
+        quiet: no progress bar while a hub model is downloaded.
     """
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     place = _device(device, n_devices)
-    source = sources.find(name, revision)
+    source = sources.find(name, revision, quiet=quiet)
     with _quiet():
         hf_model, tokenizer = _read(source, DTYPES[dtype])
         cfg = _config(source, hf_model.config)

@@ -17,6 +17,24 @@ def say(text: str, quiet: bool = False) -> None:
         print(text, file=sys.stderr)
 
 
+class Bar(tqdm):
+    """A progress bar for libraries that make their own: theirs becomes one of ours."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """As tqdm's, unless nobody watches."""
+        options.pop("name", None)
+        quiet = bool(options.get("disable"))
+        super().__init__(*args, **(options | {"disable": not watched(quiet), "leave": False}))
+
+
+class QuietBar(Bar):
+    """The same with --quiet: never seen."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """As tqdm's, disabled."""
+        super().__init__(*args, **(options | {"disable": True}))
+
+
 def bar(total: int, description: str, quiet: bool = False, **options: Any) -> tqdm:
     """A progress bar that vanishes when it is done."""
     disable = not watched(quiet)

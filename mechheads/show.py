@@ -44,7 +44,7 @@ def show(
 
     # What can be wrong is looked at before torch is imported.
     tasks.check(task, min(n, test), options)
-    sources.find(model, revision)
+    sources.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
     from . import metrics
     from .display import print_evaluation, print_prompts
@@ -62,6 +62,7 @@ def show(
         process=process,
         n_ctx=n_ctx,
         prepend_bos=prepend_bos,
+        quiet=quiet,
     )
     prompts = tasks.make(task, lexicon(loaded), n=max(n, test), seed=seed, **options)
     evaluation = evaluate(loaded, prompts, metric, quiet=quiet)

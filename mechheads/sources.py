@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import MechheadsError, suggest
+from .progress import Bar, QuietBar
 
 EMBEDDED = Path(__file__).parent / "embedded"
 
@@ -88,7 +89,7 @@ def embedded() -> list[str]:
     return sorted(p.parent.name for p in EMBEDDED.glob("*/config.json"))
 
 
-def find(name: str, revision: str | None = None) -> Source:
+def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Source:
     """The files behind a model's name; an error says what was looked for and what to do."""
     if not name:
         raise MechheadsError(f"The model's name is empty. Choose from: {', '.join(_names())}.")
@@ -112,7 +113,7 @@ def find(name: str, revision: str | None = None) -> Source:
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise MechheadsError(f"{name!r} is neither a path nor a hub id.{suggest(name, _names())}")
     else:
-        return _from_hub(name, revision)
+        return _from_hub(name, revision, quiet)
     if revision is not None:
         raise MechheadsError(f"{name} is on this machine and has no revisions. Drop --revision.")
     return source
@@ -168,7 +169,7 @@ def _names() -> list[str]:
     return [*embedded(), *FETCHABLE, *WELL_KNOWN]
 
 
-def _from_hub(name: str, revision: str | None) -> Source:
+def _from_hub(name: str, revision: str | None, quiet: bool) -> Source:
     from huggingface_hub import constants, errors, snapshot_download
 
     try:
@@ -177,6 +178,7 @@ def _from_hub(name: str, revision: str | None) -> Source:
             revision=revision,
             allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt"],
             ignore_patterns=["*/*"],
+            tqdm_class=QuietBar if quiet else Bar,
         )
     except errors.GatedRepoError:
         raise MechheadsError(

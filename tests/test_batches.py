@@ -1,3 +1,4 @@
+import checkpoints
 import pytest
 import torch
 
@@ -53,7 +54,7 @@ def test_answers_that_share_a_beginning_share_a_row(tiny):
 def test_bos_is_prepended_as_the_model_wants_it(checkpoint):
     folder = str(checkpoint("gpt2"))
     with_bos, without = load(folder, prepend_bos=True), load(folder, prepend_bos=False)
-    assert made(with_bos, NAMES)[0].clean[0, 0] == with_bos.tokenizer.bos_token_id
+    assert made(with_bos, NAMES)[0].clean[0, 0] == checkpoints.tokenizer().bos_token_id
     assert made(without, NAMES)[0].clean.shape == (1, 4)
 
 

@@ -142,7 +142,7 @@ def test_rows_that_share_a_prompt_give_the_logits_of_rows_run_whole(checkpoint):
         prompts = tokens_for(model, rows=3, length=10)
         pair_of = torch.tensor([0, 0, 1, 2, 2, 2])
         tokens = torch.cat([prompts[pair_of], tokens_for(model, rows=6, length=2)], dim=1)
-        tokens[:, 0] = model.tokenizer.bos_token_id
+        tokens[:, 0] = 1  # BOS, which TransformerLens would take for padding where it is one
         with torch.inference_mode():
             ours = logits_at_end(model, tokens, 3, pair_of)
             torch.testing.assert_close(ours, model(tokens)[:, -3:], atol=1e-5, rtol=1e-5)

@@ -3,6 +3,7 @@ import shutil
 import subprocess
 import sys
 
+import hub
 import pytest
 
 from mechheads import MechheadsError, sources
@@ -35,15 +36,47 @@ def test_smollm2_says_how_to_get_it(monkeypatch, tmp_path):
         sources.find("smollm2")
 
 
-def run_offline(program, home):
-    env = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+def run(program, home, **env):
+    env = {**os.environ, "HF_HOME": str(home), **env}
     return subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
     )
 
 
+def run_offline(program, home):
+    return run(program, home, HF_HUB_OFFLINE="1")
+
+
+def test_a_hub_model_is_downloaded_once_and_silently(checkpoint, tmp_path):
+    program = "from mechheads import load\nprint(load('lab/tiny').cfg.n_key_value_heads)"
+    with hub.serve(checkpoint("llama-gqa")) as address:
+        out = run(program, tmp_path, HF_ENDPOINT=address)
+    assert (out.stdout, out.stderr) == ("2\n", "")
+    again = run_offline("from mechheads import sources\nprint(sources.find('lab/tiny'))", tmp_path)
+    assert hub.COMMIT in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            "'lab/gated'",
+            "lab/gated is gated on the hub. Accept its licence there and set HF_TOKEN.",
+        ),
+        ("'lab/none'", "No model 'lab/none': not embedded, not a path, not on the hub."),
+        ("'lab/tiny', revision='v9'", "lab/tiny has no revision 'v9' on the hub."),
+    ],
+)
+def test_what_the_hub_refuses_is_told(call, message, checkpoint, tmp_path):
+    with hub.serve(checkpoint("llama-gqa")) as address:
+        out = run(
+            f"from mechheads import sources\nsources.find({call})", tmp_path, HF_ENDPOINT=address
+        )
+    assert out.stderr.splitlines()[-1] == f"mechheads.errors.MechheadsError: {message}"
+
+
 def test_a_hub_model_in_the_cache_loads_offline_with_its_revision(checkpoint, tmp_path):
-    commit = "0123456789abcdef0123456789abcdef01234567"
+    commit = hub.COMMIT
     repository = tmp_path / "hub" / "models--some-lab--tiny-llama"
     shutil.copytree(checkpoint("llama-gqa"), repository / "snapshots" / commit)
     (repository / "refs").mkdir()
