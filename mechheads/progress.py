@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from tqdm import tqdm
+from tqdm.asyncio import tqdm_asyncio
 
 
 def watched(quiet: bool = False) -> bool:
@@ -17,7 +18,7 @@ def say(text: str, quiet: bool = False) -> None:
         print(text, file=sys.stderr)
 
 
-class Bar(tqdm):
+class Bar(tqdm_asyncio):
     """A progress bar for libraries that make their own: theirs becomes one of ours."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
