@@ -23,13 +23,20 @@ class Pair:
     """A clean prompt, its corrupted twin, and what should and should not follow the clean one.
 
     `answers` are alternatives (greater-than has many), each of one or more tokens and with its
-    leading space where it has one; `wrong` likewise.
+    leading space where it has one; `wrong` likewise. `group` names what the prompt is about (two
+    people, two operands): a group is in the training or in the test split, never in both.
     """
 
     clean: str
     corrupt: str
     answers: tuple[str, ...]
     wrong: tuple[str, ...]
+    group: str = ""
+
+
+Maker = Callable[[random.Random], Pair]
+
+SPLITS = ("test", "train", "all")
 
 
 @dataclass(frozen=True)
@@ -57,21 +64,25 @@ def words_as_tokens() -> Lexicon:
 
 @dataclass(frozen=True)
 class Task:
-    """A named question: `pairs(n, seed, lexicon, **options)` makes it, `metric` judges it."""
+    """A named question: `maker(lexicon, **options)` makes its pairs, `metric` judges them.
+
+    `function` is the cognitive function that the task exercises, where it has a name.
+    """
 
     name: str
-    pairs: Callable[..., list[Pair]]
+    maker: Callable[..., Maker]
     metric: str
+    function: str | None = None
 
     @property
     def summary(self) -> str:
         """The first line of the task module's docstring."""
-        return (inspect.getdoc(inspect.getmodule(self.pairs)) or "").partition("\n")[0]
+        return (inspect.getdoc(inspect.getmodule(self.maker)) or "").partition("\n")[0]
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
-        """The task's own options: the keyword-only arguments of `pairs`."""
-        parameters = inspect.signature(self.pairs).parameters.values()
+        """The task's own options: the keyword-only arguments of `maker`."""
+        parameters = inspect.signature(self.maker).parameters.values()
         return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def read_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,6 +108,7 @@ class Prompts:
     metric: str
     pairs: tuple[Pair, ...]
     seed: int = 0
+    split: str = "all"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -146,21 +158,25 @@ def one_of(value: str, choices: Iterable[str], option: str) -> None:
         raise unknown(option, value, choices)
 
 
-def draw(n: int, seed: int, name: str, make: Callable[[random.Random], Pair]) -> list[Pair]:
-    """The first n different pairs that `make` gives; a larger n only adds to a smaller one.
+def held_out(group: str) -> bool:
+    """Whether a group belongs to the test split: one in ten, by its hash, on every machine."""
+    return hashlib.sha256(group.encode()).digest()[0] < 26
 
-    The stream depends on the task's name and the seed alone, never on global state.
-    """
-    rng = random.Random(f"{name}/{seed}")
+
+def draw(make: Maker, n: int, rng: random.Random, split: str = "all") -> list[Pair]:
+    """n different pairs of the split; a larger n from the same state only adds to a smaller one."""
     pairs: dict[str, Pair] = {}
     misses = 0
     while len(pairs) < n:
         pair = make(rng)
-        misses = misses + 1 if pair.clean in pairs else 0
-        if misses > 1000:
+        usable = split == "all" or held_out(pair.group) == (split == "test")
+        misses = 0 if usable and pair.clean not in pairs else misses + 1
+        if misses > 3000:
             raise MechheadsError(
-                f"Task {name} has only about {len(pairs)} different prompts with these options, "
-                f"{n} were asked for. Ask for fewer or widen the options."
+                f"there are only about {len(pairs)} different prompts with these options in the "
+                f"split {split!r}, {n} were asked for. Ask for fewer, widen the options, or take "
+                "them from --split all."
             )
-        pairs.setdefault(pair.clean, pair)
+        if usable:
+            pairs.setdefault(pair.clean, pair)
     return list(pairs.values())

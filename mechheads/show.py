@@ -8,6 +8,7 @@ def show(
     model: str = "smollm2",
     n: int = 5,
     seed: int = 0,
+    split: str = "test",
     metric: str | None = None,
     test: int = 64,
     revision: str | None = None,
@@ -26,6 +27,7 @@ def show(
         model: an embedded model, smollm2, a model directory, a .gguf file or a hub id
         n: prompts to print
         seed: of the prompts
+        split: test, train (what our embedded models have seen) or all
         metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1; default: the task's
         test: prompts to measure the model on (all lines of a task file)
         revision: branch, tag or commit of a hub model
@@ -43,7 +45,7 @@ def show(
     from .progress import say
 
     # What can be wrong is looked at before torch is imported.
-    tasks.check(task, min(n, test), options)
+    tasks.check(task, min(n, test), split, options)
     sources.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
     from . import metrics
@@ -64,7 +66,7 @@ def show(
         prepend_bos=prepend_bos,
         quiet=quiet,
     )
-    prompts = tasks.make(task, lexicon(loaded), n=max(n, test), seed=seed, **options)
+    prompts = tasks.make(task, lexicon(loaded), n=max(n, test), seed=seed, split=split, **options)
     evaluation = evaluate(loaded, prompts, metric, quiet=quiet)
     print_prompts(loaded, prompts, n)
     print_evaluation(evaluation)

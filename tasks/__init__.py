@@ -5,12 +5,25 @@ tasks.make("my.jsonl", lexicon)                     a file of the user's own
 tasks.from_records([{"clean": ..., ...}])           records or a pandas frame
 """
 
+import random
 from typing import Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts import Lexicon, Prompts, Task, words_as_tokens
+from mechheads.prompts import SPLITS, Lexicon, Prompts, Task, draw, one_of, words_as_tokens
 
-from . import docstring, greater_than, ioi, ioi_long, math
+from . import (
+    common_sense,
+    docstring,
+    greater_than,
+    inference,
+    ioi,
+    ioi_long,
+    knowledge_recall,
+    math,
+    math_calculation,
+    retrieval,
+    syntax,
+)
 from .own import from_file, from_records, sample
 
 __all__ = ["TASKS", "from_file", "from_records", "make"]
@@ -18,20 +31,27 @@ __all__ = ["TASKS", "from_file", "from_records", "make"]
 TASKS = {
     task.name: task
     for task in (
-        Task("ioi", ioi.pairs, metric="logit_diff"),
-        Task("ioi_long", ioi_long.pairs, metric="logit_diff"),
-        Task("docstring", docstring.pairs, metric="logit_diff_max"),
-        Task("greater_than", greater_than.pairs, metric="prob_diff"),
-        Task("math", math.pairs, metric="logit_diff"),
+        Task("ioi", ioi.maker, metric="logit_diff"),
+        Task("ioi_long", ioi_long.maker, metric="logit_diff"),
+        Task("docstring", docstring.maker, metric="logit_diff_max"),
+        Task("greater_than", greater_than.maker, metric="prob_diff"),
+        Task("math", math.maker, metric="logit_diff"),
+        Task("syntax", syntax.maker, metric="logit_diff"),
+        Task("common_sense", common_sense.maker, metric="logit_diff"),
+        Task("retrieval", retrieval.maker, metric="logit_diff", function="Retrieval"),
+        Task("knowledge_recall", knowledge_recall.maker, "logit_diff", "Knowledge Recall"),
+        Task("math_calculation", math_calculation.maker, "logit_diff", "Math Calculation"),
+        Task("inference", inference.maker, metric="logit_diff", function="Inference"),
     )
 }
 
 
-def check(task: str, n: int | None, options: dict[str, Any]) -> dict[str, Any]:
+def check(task: str, n: int | None, split: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options as the task's types, or an error; needs no model, so verbs do it first.
 
     One prompt is made with plain words for tokens, so that a value the task refuses is noticed.
     """
+    one_of(split, SPLITS, "split")
     if n is not None and n < 1:
         raise MechheadsError(f"--n takes 1 or more prompts, got {n}.")
     if is_file(task):
@@ -45,19 +65,30 @@ def check(task: str, n: int | None, options: dict[str, Any]) -> dict[str, Any]:
         error = unknown("task", task, TASKS)
         raise MechheadsError(f"{error} Or give a .jsonl file of your own.")
     options = TASKS[task].read_options(options)
-    TASKS[task].pairs(1, 0, words_as_tokens(), **options)
+    TASKS[task].maker(words_as_tokens(), **options)(random.Random(0))
     return options
 
 
 def make(
-    task: str, lexicon: Lexicon, *, n: int | None = None, seed: int = 0, **options: Any
+    task: str,
+    lexicon: Lexicon,
+    *,
+    n: int | None = None,
+    seed: int = 0,
+    split: str = "test",
+    **options: Any,
 ) -> Prompts:
-    """The prompts of a built-in task (32 unless told) or of a JSONL file (all unless told)."""
-    options = check(task, n, options)
+    """The prompts of a built-in task (32 unless told) or of a JSONL file (all unless told).
+
+    They depend on the arguments alone. By default they come from the test split, which our
+    embedded models have not seen in training; other models do not care.
+    """
+    options = check(task, n, split, options)
     if is_file(task):
         return sample(from_file(task), n, seed)
-    made = TASKS[task].pairs(32 if n is None else n, seed, lexicon, **options)
-    return Prompts(task, TASKS[task].metric, tuple(made), seed, options)
+    maker, rng = TASKS[task].maker(lexicon, **options), random.Random(f"{task}/{seed}")
+    pairs = draw(maker, 32 if n is None else n, rng, split)
+    return Prompts(task, TASKS[task].metric, tuple(pairs), seed, split, options)
 
 
 def is_file(task: str) -> bool:

@@ -19,7 +19,7 @@ only positions change; `vary_length_doc_desc_random_doc` also replaces the docum
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Pair, draw, one_of
+from mechheads.prompts import Lexicon, Maker, Pair, one_of
 
 from .words import ARGUMENTS, NOUNS
 
@@ -44,17 +44,15 @@ def render(
     return "\n".join([*lines, "    :param"])
 
 
-def pairs(
-    n: int,
-    seed: int,
+def maker(
     lexicon: Lexicon,
     *,
     corruption: str = "random_random",
     prefix: int = 2,
     matching: int = 3,
     suffix: int = 1,
-) -> list[Pair]:
-    """n prompts; prefix, matching and suffix count the arguments, matching the documented + 1."""
+) -> Maker:
+    """prefix, matching and suffix count the arguments, matching the documented + 1."""
     one_of(corruption, CORRUPTIONS, "corruption")
     varied = corruption.startswith("vary_length")
     least = 3 if varied else 2
@@ -98,6 +96,7 @@ def pairs(
             corrupt=render(function, replaced, " ".join(title), documented, moved),
             answers=(f" {target[-1]}",),
             wrong=tuple(f" {name}" for name in wrong),
+            group=", ".join(target[-2:]),
         )
 
-    return draw(n, seed, "docstring", make)
+    return make

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Pair, draw, one_of
+from mechheads.prompts import Lexicon, Maker, Pair, one_of
 
 from .words import EVENTS
 
@@ -39,8 +39,8 @@ def years_alike(lexicon: Lexicon, century: int) -> list[str]:
     return [year for year in every if len(lexicon.split(f" {century}{year}")) == size]
 
 
-def pairs(n: int, seed: int, lexicon: Lexicon, *, corruption: str = "01") -> list[Pair]:
-    """n prompts over the centuries 11 to 17 and the years 02 to 98."""
+def maker(lexicon: Lexicon, *, corruption: str = "01") -> Maker:
+    """Prompts over the centuries 11 to 17 and the years 02 to 98."""
     one_of(corruption, CORRUPTIONS, "corruption")
     events = [e for e in EVENTS if len(lexicon.split(f" {e}")) <= 2]
 
@@ -67,6 +67,7 @@ def pairs(n: int, seed: int, lexicon: Lexicon, *, corruption: str = "01") -> lis
             corrupt=TEMPLATE.format(event=event, year=f"{century}{corruption}") + stem,
             answers=tuple(ends[int(year) + 1 :]),
             wrong=tuple(ends[: int(year) + 1]),
+            group=f"{century}{year}",
         )
 
-    return draw(n, seed, "greater_than", make)
+    return make

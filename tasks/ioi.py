@@ -10,7 +10,7 @@ the giver, `flip` makes the receiver the giver, so that the answer becomes the o
 
 import random
 
-from mechheads.prompts import Lexicon, Pair, draw, one_of
+from mechheads.prompts import Lexicon, Maker, Pair, one_of
 
 from .words import NAMES, OBJECTS, PLACES
 
@@ -59,15 +59,13 @@ def cast(rng: random.Random, names: list[str], corruption: str) -> tuple[dict, d
     return clean, corrupt, receiver, giver
 
 
-def pairs(
-    n: int,
-    seed: int,
+def maker(
     lexicon: Lexicon,
     *,
     corruption: str = "abc",
     names: str | None = None,
-) -> list[Pair]:
-    """n prompts over all templates and both orders; corruption is abc, s2 or flip."""
+) -> Maker:
+    """Prompts over all templates and both orders; corruption is abc, s2 or flip."""
     one_of(corruption, CORRUPTIONS, "corruption")
     known = known_names(lexicon, names)
 
@@ -80,6 +78,7 @@ def pairs(
             corrupt=template.format(**corrupt, **setting),
             answers=(f" {receiver}",),
             wrong=(f" {giver}",),
+            group=" and ".join(sorted([receiver, giver])),
         )
 
-    return draw(n, seed, "ioi", make)
+    return make

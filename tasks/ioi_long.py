@@ -12,7 +12,7 @@ times a few less). Only names change in the corrupted prompt, as in `ioi`: abc, 
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Pair, draw, one_of
+from mechheads.prompts import Lexicon, Maker, Pair, one_of
 
 from .ioi import CORRUPTIONS, cast, known_names
 from .words import OBJECTS, PLACES
@@ -90,17 +90,15 @@ def fill(
     return None
 
 
-def pairs(
-    n: int,
-    seed: int,
+def maker(
     lexicon: Lexicon,
     *,
     corruption: str = "abc",
     length: int = 100,
     distractors: int = 2,
     names: str | None = None,
-) -> list[Pair]:
-    """n prompts of about `length` tokens with `distractors` sentences about other people."""
+) -> Maker:
+    """Prompts of about `length` tokens with `distractors` sentences about other people."""
     one_of(corruption, CORRUPTIONS, "corruption")
     if not 60 <= length <= 4000:
         raise MechheadsError(f"--length takes 60 to 4000 tokens, got {length}.")
@@ -139,6 +137,7 @@ def pairs(
             corrupt=text.format(**corrupt, **setting),
             answers=(f" {receiver}",),
             wrong=(f" {giver}",),
+            group=" and ".join(sorted([receiver, giver])),
         )
 
-    return draw(n, seed, "ioi_long", make)
+    return make

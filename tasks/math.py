@@ -11,7 +11,7 @@ import operator
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Pair, draw, one_of
+from mechheads.prompts import Lexicon, Maker, Pair, one_of
 
 OPERATIONS = {
     "add": ("+", operator.add),
@@ -21,9 +21,7 @@ OPERATIONS = {
 CORRUPTIONS = ("second", "first", "both")
 
 
-def pairs(
-    n: int,
-    seed: int,
+def maker(
     lexicon: Lexicon,
     *,
     corruption: str = "second",
@@ -31,8 +29,8 @@ def pairs(
     low: int = 0,
     high: int = 30,
     shots: int = 0,
-) -> list[Pair]:
-    """n questions with operands from low to high; operations is a comma list of them."""
+) -> Maker:
+    """Questions with operands from low to high; operations is a comma list of them."""
     one_of(corruption, CORRUPTIONS, "corruption")
     chosen = operations.split(",")
     for name in chosen:
@@ -70,6 +68,13 @@ def pairs(
                 f"math finds no operand from {low} to {high} to corrupt with. Raise --high."
             )
         before = "".join(f"Calculate: {q} {r}\n" for q, r in solved) + "Calculate: "
-        return Pair(before + text, before + other, (f" {answer}",), (f" {wrong}",))
+        return Pair(
+            clean=before + text,
+            corrupt=before + other,
+            answers=(f" {answer}",),
+            wrong=(f" {wrong}",),
+            # a + b and b + a are one group: knowing one is knowing the other.
+            group=f"{name} {max(a, b)} {min(a, b)}",
+        )
 
-    return draw(n, seed, "math", make)
+    return make

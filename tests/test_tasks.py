@@ -69,6 +69,15 @@ def test_prompts_are_the_same_in_another_process_with_another_hash_seed():
         assert out.stdout.split() == here
 
 
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_no_group_is_in_both_splits(task):
+    made = {s: tasks.make(task, PLAIN, n=60, split=s).pairs for s in ("train", "test")}
+    groups = {split: {pair.group for pair in pairs} for split, pairs in made.items()}
+    assert all(groups.values())
+    assert "" not in groups["train"] | groups["test"]
+    assert not groups["train"] & groups["test"]
+
+
 def names_in(text):
     return [w for w in re.findall(r"[A-Z][a-z]+", text) if w in set(words.NAMES)]
 
@@ -191,7 +200,9 @@ def test_greater_than_ends_in_the_century_where_digits_are_tokens(tiny):
 
 def test_math_answers_are_right_and_corrupted_by_an_operand():
     rules = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
-    prompts = tasks.make("math", PLAIN, n=200, operations="add,subtract,multiply", shots=1)
+    prompts = tasks.make(
+        "math", PLAIN, n=200, split="all", operations="add,subtract,multiply", shots=1
+    )
     seen = set()
     for pair in prompts.pairs:
         for text, result in ((pair.clean, pair.answers), (pair.corrupt, pair.wrong)):
@@ -222,7 +233,7 @@ def test_math_answers_are_right_and_corrupted_by_an_operand():
         ("greater_than", 5, {"corruption": "02"}, "Unknown corruption '02'"),
         ("math", 5, {"operations": "divide"}, "Unknown operation 'divide'"),
         ("math", 5, {"low": 9, "high": 5}, "math needs 0 <= --low"),
-        ("math", 500, {"low": 0, "high": 3}, "has only about"),
+        ("math", 500, {"low": 0, "high": 3}, "there are only about"),
         ("nowhere.jsonl", 5, {}, r"No task file nowhere\.jsonl"),
     ],
 )

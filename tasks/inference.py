@@ -1,0 +1,59 @@
+"""Inference: deduction and transitive comparison (a cognitive function of arXiv:2512.10978).
+
+Question: Anna is taller than Tom. Tom is taller than Max. Who is the tallest?
+Answer:                             -> " Anna"; with "shortest" asked, " Max", wrong here
+
+Question: Every cat is gray. Every dog is white. Rex is a dog. What color is Rex?
+Answer:                             -> " white"; with "Rex is a cat", " gray", wrong here
+
+The corrupted prompt asks for the other end, or puts the individual into the other kind. A group is
+the two people at the ends, or the kind with its color.
+"""
+
+import random
+
+from mechheads.prompts import Lexicon, Maker, one_of
+
+from .facts import CATEGORIES, COLORS, COMPARISONS
+from .layout import Item, question_maker
+from .words import NAMES
+
+KINDS = ("comparison", "deduction")
+
+
+def maker(lexicon: Lexicon, *, kind: str = "all", shots: int = 1) -> Maker:
+    """Questions of one kind (comparison, deduction) or of both."""
+    one_of(kind, ["all", *KINDS], "kind")
+    names = lexicon.single(NAMES, "names", at_least=10)
+    animals = CATEGORIES["an animal"]
+
+    def comparison(rng: random.Random) -> tuple[Item, Item]:
+        first, middle, last = rng.sample(names, 3)
+        more, less, most, least = rng.choice(COMPARISONS)
+        statements = [
+            rng.choice((f"{x} is {more} than {y}.", f"{y} is {less} than {x}."))
+            for x, y in ((first, middle), (middle, last))
+        ]
+        rng.shuffle(statements)
+        context, group = " ".join(statements), " ".join(sorted((first, last)))
+        twins = [
+            Item(f"{context} Who is the {most}?", first, group),
+            Item(f"{context} Who is the {least}?", last, group),
+        ]
+        rng.shuffle(twins)
+        return twins[0], twins[1]
+
+    def deduction(rng: random.Random) -> tuple[Item, Item]:
+        kinds, colors, name = rng.sample(animals, 2), rng.sample(COLORS, 2), rng.choice(names)
+        rules = " ".join(f"Every {k} is {c}." for k, c in zip(kinds, colors, strict=True))
+        twins = [
+            Item(f"{rules} {name} is a {k}. What color is {name}?", c, f"{k} {c}")
+            for k, c in zip(kinds, colors, strict=True)
+        ]
+        rng.shuffle(twins)
+        return twins[0], twins[1]
+
+    chosen = {"comparison": [comparison], "deduction": [deduction]}.get(
+        kind, [comparison, deduction]
+    )
+    return question_maker(lexicon, "", lambda rng: rng.choice(chosen)(rng), shots)

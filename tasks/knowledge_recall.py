@@ -1,0 +1,32 @@
+"""Knowledge recall: capitals, opposites and the like (a cognitive function of arXiv:2512.10978).
+
+Question: What is the capital of France?
+Answer:                             -> " Paris"; with "Italy" asked, " Rome", the wrong one here
+
+The corrupted prompt asks the same about another subject. A group is a subject in one wording, so
+that a held-out question is a known fact in a wording that was never seen with it.
+"""
+
+import random
+
+from mechheads.prompts import Lexicon, Maker, one_of
+
+from .facts import RELATIONS
+from .layout import Item, question_maker
+
+
+def maker(lexicon: Lexicon, *, relation: str = "all", shots: int = 1) -> Maker:
+    """Questions of one relation (capital, opposite, language, young, color) or of all."""
+    one_of(relation, ["all", *RELATIONS], "relation")
+    # Relations are drawn by how many facts they have, so that every fact is as likely.
+    drawn = [r for r in RELATIONS if relation in ("all", r)]
+    weights = [len(RELATIONS[r][0]) for r in drawn]
+
+    def items(rng: random.Random) -> tuple[Item, Item]:
+        facts, wordings = RELATIONS[rng.choices(drawn, weights)[0]]
+        wording = rng.choice(wordings)
+        one, two = rng.sample(sorted(facts), 2)
+        clean, corrupt = (Item(wording.format(s), facts[s], f"{s}: {wording}") for s in (one, two))
+        return clean, corrupt
+
+    return question_maker(lexicon, "", items, shots)

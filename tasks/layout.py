@@ -1,0 +1,74 @@
+"""The question-and-answer layout that the tasks with targets share.
+
+An instruction line, solved examples, and the question whose answer is asked for. Clean and
+corrupted prompt differ in the last question alone.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mechheads.errors import MechheadsError
+from mechheads.prompts import Lexicon, Maker, Pair, held_out
+
+
+@dataclass(frozen=True)
+class Item:
+    """A question, its answer (without a space before it), and what it is about."""
+
+    question: str
+    answer: str
+    group: str
+
+
+def ask(instruction: str, examples: Sequence[Item], question: str) -> str:
+    """The prompt: everything up to and including the last `Answer:`."""
+    lines = [f"{instruction}\n"] if instruction else []
+    lines += [f"Question: {e.question}\nAnswer: {e.answer}\n" for e in examples]
+    return "\n".join([*lines, f"Question: {question}\nAnswer:"])
+
+
+def question_maker(
+    lexicon: Lexicon,
+    instruction: str,
+    items: Callable[[random.Random], tuple[Item, Item]],
+    shots: int,
+    memorised: bool = False,
+) -> Maker:
+    """Pairs from `items`, which gives a question and its corrupted twin; the answers differ.
+
+    Twins whose prompts have another number of tokens are drawn again. Examples never come from
+    the test split, so that no held-out question stands solved in a training prompt. Where an
+    answer can only be memorised, every question is needed in training: then a group is a question
+    after its example.
+    """
+    if shots < 0:
+        raise MechheadsError(f"--shots takes 0 or more solved examples, got {shots}.")
+
+    def example(rng: random.Random, asked: Item) -> Item:
+        while True:
+            item, _ = items(rng)
+            if (memorised or not held_out(item.group)) and item.question != asked.question:
+                return item
+
+    def make(rng: random.Random) -> Pair:
+        for _ in range(1000):
+            clean, corrupt = items(rng)
+            sizes = {len(lexicon.split(f" {item.question}")) for item in (clean, corrupt)}
+            if len(sizes) == 1 and clean.answer != corrupt.answer:
+                break
+        else:
+            raise MechheadsError(
+                f"no two questions align for the tokenizer of {lexicon.name}. Use a model with a "
+                "larger vocabulary."
+            )
+        examples = [example(rng, clean) for _ in range(shots)]
+        return Pair(
+            clean=ask(instruction, examples, clean.question),
+            corrupt=ask(instruction, examples, corrupt.question),
+            answers=(f" {clean.answer}",),
+            wrong=(f" {corrupt.answer}",),
+            group=" after ".join([clean.group, *(e.group for e in examples if memorised)]),
+        )
+
+    return make

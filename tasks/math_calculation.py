@@ -1,0 +1,62 @@
+"""Math calculation: word problems of one step (a cognitive function of arXiv:2512.10978).
+
+Question: Tom has 5 apples and buys 3 more. How many apples does Tom have now?
+Answer:                             -> " 8"; with 4 for the 3, " 9", which is the wrong one here
+
+Addition, subtraction and multiplication. The corrupted prompt has another second number. A group
+is the operation with its two numbers.
+"""
+
+import random
+
+from mechheads.errors import MechheadsError
+from mechheads.prompts import Lexicon, Maker
+
+from .facts import COUNTED
+from .layout import Item, question_maker
+from .words import NAMES
+
+ADDITION = (
+    "{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?",
+    "There are {a} {things} on the table. {name} adds {b} more. How many {things} are there now?",
+)
+SUBTRACTION = (
+    "{name} has {a} {things} and gives away {b}. How many {things} does {name} have now?",
+    "There are {a} {things} on the table. {name} takes {b} of them. How many {things} are left?",
+)
+MULTIPLICATION = (
+    "{name} has {a} boxes with {b} {things} each. How many {things} does {name} have?",
+    "There are {a} bags and {b} {things} in each bag. How many {things} are there?",
+)
+
+
+def maker(lexicon: Lexicon, *, high: int = 20, factor: int = 9, shots: int = 1) -> Maker:
+    """Problems with numbers from 1 to `high`, in products from 2 to `factor`."""
+    if high < 4 or factor < 3:
+        raise MechheadsError(
+            f"--high takes 4 or more and --factor 3 or more, got {high} and {factor}."
+        )
+    names = lexicon.single(NAMES, "names", at_least=10)
+
+    def numbers(rng: random.Random, kind: int) -> tuple[int, int, int]:
+        """The first number and two candidates for the second."""
+        if kind == 2:
+            return rng.randint(2, factor), *rng.sample(range(2, factor + 1), 2)
+        a = rng.randint(1 if kind == 0 else 3, high)
+        return a, *rng.sample(range(1, high + 1 if kind == 0 else a + 1), 2)
+
+    def items(rng: random.Random) -> tuple[Item, Item]:
+        kind = rng.randrange(3)
+        template = rng.choice((ADDITION, SUBTRACTION, MULTIPLICATION)[kind])
+        words = {"name": rng.choice(names), "things": rng.choice(COUNTED)}
+        a, *seconds = numbers(rng, kind)
+
+        def item(b: int) -> Item:
+            result = (a + b, a - b, a * b)[kind]
+            low, large = sorted((a, b))
+            group = f"{'+-*'[kind]} {large} {low}"
+            return Item(template.format(a=a, b=b, **words), str(result), group)
+
+        return item(seconds[0]), item(seconds[1])
+
+    return question_maker(lexicon, "", items, shots)

@@ -1,0 +1,88 @@
+"""Syntax: past tense, plural, question formation, negation, agreement (after BIG-Bench).
+
+Write the verb in the past tense.
+
+Question: play
+Answer: played
+
+Question: walk
+Answer:                             -> " walked"; with "jump" asked, " jumped", the wrong one here
+
+The other kinds: "cat" -> " cats"; "The dog will swim." -> " Will the dog swim?" or " The dog will
+not swim."; "The key near the cabinets" -> " is". The corrupted prompt asks another verb or noun of
+the same kind, or for agreement the other number of the subject. A group is a word after
+the example's word for the first two kinds, whose forms must be memorised, else a combination.
+"""
+
+import random
+from collections.abc import Callable
+
+from mechheads.prompts import Lexicon, Maker, Pair, one_of
+
+from .facts import ACTORS, DEEDS, LINKS, MODALS, PAST, PLURAL
+from .layout import Item, question_maker
+
+Twins = tuple[Item, Item]
+
+
+def forms(kind: str, table: dict[str, str]) -> Callable[[random.Random], Twins]:
+    """A word and its form; the twin is another word."""
+
+    def items(rng: random.Random) -> Twins:
+        one, two = (Item(w, table[w], f"{kind} {w}") for w in rng.sample(sorted(table), 2))
+        return one, two
+
+    return items
+
+
+def sentences(kind: str) -> Callable[[random.Random], Twins]:
+    """A sentence with a modal verb and its question or negation; the twin has another subject."""
+
+    def item(subject: str, modal: str, deed: str) -> Item:
+        asked = f"{modal.capitalize()} the {subject} {deed}?"
+        answer = asked if kind == "question" else f"The {subject} {modal} not {deed}."
+        return Item(f"The {subject} {modal} {deed}.", answer, f"{kind} {subject} {modal} {deed}")
+
+    def items(rng: random.Random) -> Twins:
+        one, two = rng.sample(ACTORS, 2)
+        modal, deed = rng.choice(MODALS), rng.choice(DEEDS)
+        return item(one, modal, deed), item(two, modal, deed)
+
+    return items
+
+
+def agreement(rng: random.Random) -> Twins:
+    """A subject, a distractor of any number, and the verb that agrees with the subject."""
+    subject, other = rng.sample(sorted(PLURAL), 2)
+    link, distractor = rng.choice(LINKS), rng.choice([other, PLURAL[other]])
+
+    def item(noun: str, verb: str) -> Item:
+        return Item(f"The {noun} {link} {distractor}", verb, f"agreement {noun} {distractor}")
+
+    twins = [item(subject, "is"), item(PLURAL[subject], "are")]
+    rng.shuffle(twins)
+    return twins[0], twins[1]
+
+
+KINDS: dict[str, tuple[str, Callable[[random.Random], Twins]]] = {
+    "past": ("Write the verb in the past tense.", forms("past", PAST)),
+    "plural": ("Write the noun in the plural.", forms("plural", PLURAL)),
+    "question": ("Turn the sentence into a question.", sentences("question")),
+    "negation": ("Negate the sentence.", sentences("negation")),
+    "agreement": ("Complete the sentence with is or are.", agreement),
+}
+
+
+def maker(lexicon: Lexicon, *, kind: str = "all", shots: int = 1) -> Maker:
+    """Prompts of one kind (past, plural, question, negation, agreement) or of all in turn."""
+    one_of(kind, ["all", *KINDS], "kind")
+    chosen = list(KINDS) if kind == "all" else [kind]
+    makers = [
+        question_maker(lexicon, *KINDS[name], shots, memorised=name in ("past", "plural"))
+        for name in chosen
+    ]
+
+    def make(rng: random.Random) -> Pair:
+        return rng.choice(makers)(rng)
+
+    return make
