@@ -101,6 +101,19 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Share:
+    """What a training step holds of a task: makers to draw from in turn, and how many prompts.
+
+    A share `undecided` of them are corrupted prompts that have no right answer, answered at
+    random, which teaches a model to have no preference there.
+    """
+
+    makers: tuple[Maker, ...]
+    count: int
+    undecided: float = 0.0
+
+
+@dataclass(frozen=True)
 class Prompts:
     """The pairs of one task with all that made them; equal settings give equal prompts."""
 

@@ -1,0 +1,64 @@
+"""What the embedded model is trained on: the share of every task in a step, and its words."""
+
+import random
+
+from mechheads.prompts import Lexicon, Pair, Share, draw, words_as_tokens
+
+from . import TASKS
+
+# Prompts per step. Arithmetic needs by far the most; see the model card.
+COUNTS = {
+    "ioi": 12,
+    "ioi_long": 8,
+    "docstring": 14,
+    "greater_than": 10,
+    "math": 64,
+    "syntax": 24,
+    "common_sense": 16,
+    "retrieval": 14,
+    "knowledge_recall": 16,
+    "math_calculation": 24,
+    "inference": 16,
+}
+# Options in turn, so that positions alone solve nothing.
+VARIANTS = {
+    "ioi_long": [{"length": length} for length in (60, 70, 80, 100)],
+    "docstring": [
+        {"prefix": prefix, "matching": matching, "suffix": suffix}
+        for prefix, matching, suffix in ((2, 3, 1), (1, 3, 2), (3, 3, 0), (2, 2, 2), (1, 2, 1))
+    ],
+}
+UNDECIDED = {"ioi": 0.12, "ioi_long": 0.12}
+
+
+def shares(lexicon: Lexicon) -> dict[str, Share]:
+    """Every task's share of a training step."""
+    return {
+        name: Share(
+            tuple(TASKS[name].maker(lexicon, **options) for options in VARIANTS.get(name, [{}])),
+            count,
+            UNDECIDED.get(name, 0.0),
+        )
+        for name, count in COUNTS.items()
+    }
+
+
+def held_out_pairs(lexicon: Lexicon, n: int) -> dict[str, list[Pair]]:
+    """Prompts of the test split of every task but greater_than, which has no single answer."""
+    return {
+        name: draw(TASKS[name].maker(lexicon), n, random.Random(f"{name}/held out"), "test")
+        for name in COUNTS
+        if name != "greater_than"
+    }
+
+
+def texts() -> list[str]:
+    """Prompts and answers that hold every word of the tasks."""
+    found = []
+    for name, task in TASKS.items():
+        for options in VARIANTS.get(name, [{}]):
+            maker, rng = task.maker(words_as_tokens(), **options), random.Random(name)
+            for _ in range(3000):
+                pair = maker(rng)
+                found += [pair.clean + pair.answers[0], pair.corrupt + pair.wrong[-1]]
+    return found
