@@ -21,10 +21,12 @@ clean:
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mechheads needs Python 3.11 or newer, $(PYTHON) is older. Run: make PYTHON=python3.11 $(MAKECMDGOALS)")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV): two minutes or so, the first time ..."
+	@$(PIP) --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev]'
+	@echo "Installing the test tools into $(VENV) ..."
+	@$(PIP) --editable '.[dev]'
 	@touch $@

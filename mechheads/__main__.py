@@ -16,7 +16,7 @@ def main() -> int:
     print("mechheads: which attention heads do the job?\n")
     print("Usage: python -m mechheads.VERB [flags]\n")
     for verb, purpose in VERBS.items():
-        print(f"  {verb:<10}{purpose}")
+        print(f"  {verb:<12}{purpose}")
     print("\npython -m mechheads.VERB --help tells the flags of a verb.")
     return 0
 

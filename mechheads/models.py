@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import logging
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from transformer_lens.utilities.activation_functions import apply_softcap
 from . import sources
 from .architectures import DERIVED
 from .errors import MechheadsError, suggest, unknown
-from .prompts import Lexicon
+from .prompts import Lexicon, read
 
 Model = HookedTransformer
 
@@ -65,7 +66,7 @@ def load(
     *,
     revision: str | None = None,
     device: str | None = None,
-    dtype: str = "float32",
+    dtype: str | torch.dtype = "float32",
     process: bool = False,
     n_devices: int = 1,
     n_ctx: int | None = None,
@@ -88,22 +89,31 @@ def load(
             architecture if None.
         quiet: no progress bar while a hub model is downloaded.
     """
-    if dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+    numbers = {str(value): value for value in DTYPES.values()} | DTYPES
+    if str(dtype) not in numbers:
+        raise unknown("dtype", str(dtype), DTYPES)
+    kind = numbers[str(dtype)]
     place = _device(device, n_devices)
     source = sources.find(name, revision, quiet=quiet)
     with _quiet():
-        hf_model, tokenizer = _read(source, DTYPES[dtype])
-        cfg = _config(source, hf_model.config)
-        cfg["n_ctx"] = _context(cfg["n_ctx"], n_ctx, source)
-        cfg["dtype"] = DTYPES[dtype]
-        cfg["n_devices"] = n_devices
-        if prepend_bos is not None:
-            cfg["default_prepend_bos"] = prepend_bos
-        model = _convert(source, hf_model, cfg)
-        _give_tokenizer(model, tokenizer)
-        if DTYPES[dtype] in (torch.float32, torch.float64):
-            _compare(source, hf_model, model)
+        hf_model, tokenizer = _read(source, kind)
+        try:
+            cfg = _config(source, hf_model.config)
+            cfg |= {"n_ctx": _context(cfg["n_ctx"], n_ctx, source), "dtype": kind}
+            cfg["n_devices"] = n_devices
+            if prepend_bos is not None:
+                cfg["default_prepend_bos"] = prepend_bos
+            model = _convert(hf_model, cfg)
+            _give_tokenizer(model, tokenizer)
+            if kind in (torch.float32, torch.float64):
+                _compare(source, hf_model, model)
+        except MechheadsError:
+            raise
+        except Exception as error:
+            raise MechheadsError(
+                f"{source.name}: TransformerLens cannot convert this "
+                f"{type(hf_model).__name__} ({_line(error)}). Check its config.json."
+            ) from error
         del hf_model
         if process:
             model.process_weights_()
@@ -186,12 +196,18 @@ def tokenizer_lexicon(tokenizer: Any, name: str) -> Lexicon:
 
 def _read(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:
     """The transformers model and tokenizer, every weight accounted for."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     extra = {"gguf_file": source.gguf} if source.gguf else {}
+    folder = str(source.folder)
     if not source.gguf:
         _refuse(sources.check(source)["architectures"][0], source)
-    folder = str(source.folder)
+        try:
+            AutoConfig.from_pretrained(folder, local_files_only=True)
+        except Exception as error:
+            raise MechheadsError(
+                f"{source.folder / 'config.json'} cannot be used ({_line(error)}). Copy it again."
+            ) from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **extra)
     except Exception as error:
@@ -221,9 +237,15 @@ def _read(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:
         )
     for key in sorted(report["missing_keys"]):
         raise MechheadsError(
-            f"{source.name}: the weight {key} is missing"
-            f" (and {len(report['missing_keys']) - 1} more). Copy all of the model's files."
+            f"{source.name}: the weight {key} is missing, one of {len(report['missing_keys'])}. "
+            "Copy all of the model's files."
         )
+    for key in sorted(report["unexpected_keys"]):
+        if re.search(r"\.\d+\..*weight$", key):
+            raise MechheadsError(
+                f"{source.name}: its config has no place for the weight {key}, one of "
+                f"{len(report['unexpected_keys'])}. Config and weights are not of the same model."
+            )
     # GGUF files name no architecture in their config.
     hf_model.config.architectures = [type(hf_model).__name__]
     return hf_model.eval().requires_grad_(False), tokenizer
@@ -274,22 +296,16 @@ def _older(hf_config: Any) -> dict[str, Any]:
     return fields
 
 
-def _convert(source: sources.Source, hf_model: Any, cfg: dict[str, Any]) -> Model:
+def _convert(hf_model: Any, cfg: dict[str, Any]) -> Model:
     """The HookedTransformer, holding the tensors that transformers read and no copies of them."""
-    architecture = cfg["original_architecture"]
-    try:
-        model = HookedTransformer(HookedTransformerConfig.from_dict(cfg), move_to_device=False)
-        with _plain_folder() as folder:
-            weights = lens.get_pretrained_state_dict(str(folder), model.cfg, hf_model)
-        # A tied unembedding gets storage of its own, so that editing one does not edit the other.
-        if weights["unembed.W_U"].data_ptr() == weights["embed.W_E"].data_ptr():
-            weights["unembed.W_U"] = weights["unembed.W_U"].T.clone().T
-        weights = {key: value.to(cfg["dtype"]) for key, value in weights.items()}
-        model.load_state_dict(lens.fill_missing_keys(model, weights), assign=True, strict=False)
-    except (AssertionError, KeyError, RuntimeError, ValueError, AttributeError) as error:
-        raise MechheadsError(
-            f"{source.name}: TransformerLens cannot convert this {architecture} ({_line(error)})."
-        ) from None
+    model = HookedTransformer(HookedTransformerConfig.from_dict(cfg), move_to_device=False)
+    with _plain_folder() as folder:
+        weights = lens.get_pretrained_state_dict(str(folder), model.cfg, hf_model)
+    # A tied unembedding gets storage of its own, so that editing one does not edit the other.
+    if weights["unembed.W_U"].data_ptr() == weights["embed.W_E"].data_ptr():
+        weights["unembed.W_U"] = weights["unembed.W_U"].T.clone().T
+    weights = {key: value.to(cfg["dtype"]) for key, value in weights.items()}
+    model.load_state_dict(lens.fill_missing_keys(model, weights), assign=True, strict=False)
     return model
 
 
@@ -331,15 +347,21 @@ def _device(device: str | None, n_devices: int) -> torch.device:
         return torch.device(best)
     try:
         place = torch.device(device)
+        if place.type == "meta":
+            raise RuntimeError("it holds no numbers")
         torch.empty(1, device=place)
     except (RuntimeError, AssertionError) as error:
-        raise MechheadsError(f"Device {device!r} cannot be used ({_line(error)}).") from None
+        raise MechheadsError(
+            f"Device {device!r} cannot be used ({_line(error)}). Use cpu, or cuda, cuda:N or mps "
+            "where there is one."
+        ) from None
     return place
 
 
 def _context(own: int, wanted: int | None, source: sources.Source) -> int:
     if wanted is None:
         return min(own, 2048)
+    wanted = int(read(wanted, int, "--n-ctx"))
     if not 1 <= wanted <= own:
         raise MechheadsError(f"{source.name} takes up to {own} tokens, --n-ctx is {wanted}.")
     return wanted

@@ -25,6 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from .errors import MechheadsError
 from .progress import bar
 from .prompts import Pair, Share, draw
 
@@ -210,7 +211,14 @@ def train(
     quiet: bool = False,
 ) -> GPT2LMHeadModel:
     """Train, or go on from the checkpoint in `out`; writes `log.csv` and the model's directory."""
-    out.mkdir(parents=True, exist_ok=True)
+    _check(recipe)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "log.csv").open("a").close()
+    except OSError as error:
+        raise MechheadsError(
+            f"cannot write to {out} ({error.strerror}). Choose another --out."
+        ) from None
     model = new_model(recipe, len(tokenizer))
     optimizer = _optimizer(model, recipe)
     begin = _restore(out, model, optimizer, recipe)
@@ -234,6 +242,14 @@ def train(
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return model.eval()
+
+
+def _check(recipe: Recipe) -> None:
+    for name in ("layers", "heads", "width", "steps"):
+        if getattr(recipe, name) < 1:
+            raise MechheadsError(f"--{name} takes 1 or more, got {getattr(recipe, name)}.")
+    if recipe.width % recipe.heads:
+        raise MechheadsError(f"--width {recipe.width} is no multiple of --heads {recipe.heads}.")
 
 
 def _step(
@@ -265,8 +281,9 @@ def _step(
 
 
 def _set_dropout(model: GPT2LMHeadModel, share: float) -> None:
-    for block in model.transformer.h:
-        block.attn.attn_dropout.p = share
+    for name, module in model.named_modules():
+        if name.endswith("attn_dropout") and isinstance(module, torch.nn.Dropout):
+            module.p = share
 
 
 def _optimizer(model: GPT2LMHeadModel, recipe: Recipe) -> torch.optim.AdamW:
@@ -302,6 +319,12 @@ def _restore(
         return 0
     with safe_open(file, "pt") as saved:
         metadata = saved.metadata()
+    if (made_by := json.loads(metadata["recipe"])) != recipe.__dict__:
+        other = next(key for key, value in recipe.__dict__.items() if made_by.get(key) != value)
+        raise MechheadsError(
+            f"{file} was made with --{other} {made_by.get(other)}, not {getattr(recipe, other)}. "
+            "Go on with the same settings, or choose another --out."
+        )
     state = load_file(file)
     named = dict(model.named_parameters())
     with torch.no_grad():
@@ -319,7 +342,7 @@ def _restore(
 
 def _log(out: Path, row: Mapping[str, str | int]) -> None:
     file = out / "log.csv"
-    new = not file.exists()
+    new = not file.stat().st_size
     with file.open("a", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(row))
         if new:

@@ -8,9 +8,9 @@ import hashlib
 import inspect
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .errors import MechheadsError, suggest, unknown
 
@@ -36,7 +36,7 @@ class Pair:
 
 Maker = Callable[[random.Random], Pair]
 
-SPLITS = ("test", "train", "all")
+Split = Literal["test", "train", "all"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,10 @@ class Lexicon:
 
     def single(self, words: Sequence[str], kind: str, at_least: int) -> list[str]:
         """Those of `words` that are one token after a space; an error if fewer than `at_least`."""
+        if len(words) < at_least:
+            raise MechheadsError(
+                f"{len(words)} {kind} are too few: with these options the task needs {at_least}."
+            )
         kept = [word for word in words if len(self.split(f" {word}")) == 1]
         if len(kept) < at_least:
             raise MechheadsError(
@@ -91,7 +95,7 @@ class Task:
             if name not in self.options:
                 own = ", ".join(_flag(o) for o in self.options) or "none"
                 raise MechheadsError(
-                    f"Unknown flag {_flag(name)}: task {self.name} has no such option (its own: "
+                    f"unknown flag {_flag(name)}: task {self.name} has no such option (its own: "
                     f"{own}).{suggest(name, self.options)}"
                 )
         return {
@@ -128,6 +132,10 @@ class Prompts:
         """How many pairs."""
         return len(self.pairs)
 
+    def first(self, n: int) -> "Prompts":
+        """The first n pairs."""
+        return replace(self, pairs=self.pairs[:n])
+
     def frame(self) -> "pd.DataFrame":
         """A row per pair: clean, corrupt, answers, wrong."""
         import pandas as pd
@@ -144,31 +152,38 @@ class Prompts:
 
 
 def read(value: Any, kind: Any, name: str) -> Any:
-    """`value` as the annotated type `kind` (str, int, float, bool, X | None); text is parsed."""
-    kinds = [k for k in getattr(kind, "__args__", (kind,)) if k is not type(None)]
-    wanted = kinds[0]
-    optional = len(kinds) < len(getattr(kind, "__args__", (kind,)))
-    if optional and (value is None or value == "None"):
+    """`value` as the annotated type `kind` (str, int, float, bool, Literal, X | None).
+
+    Text from a command line is parsed; a list becomes a comma list where text is wanted.
+    """
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise unknown(f"value for {name}:", str(value), get_args(kind))
+        return value
+    kinds = get_args(kind) or (kind,)
+    if type(None) in kinds and (value is None or value == "None"):
         return None
+    wanted = next(k for k in kinds if k is not type(None))
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     try:
         if wanted is bool:
             return {"true": True, "false": False}[str(value).lower()]
         if wanted is int and isinstance(value, float | bool):
             raise ValueError(value)
+        if wanted is str and isinstance(value, list | tuple):
+            return ",".join(map(str, value))
         return wanted(value)
     except (ValueError, KeyError, TypeError):
         raise MechheadsError(f"{name} takes {words[wanted]}, got {value!r}.") from None
 
 
+def choices(kind: Any) -> tuple[str, ...]:
+    """The values that an option of that annotation may take, if they are few enough to list."""
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def one_of(value: str, choices: Iterable[str], option: str) -> None:
-    """An error that suggests, unless `value` is one of the choices of a task's option."""
-    if value not in (choices := list(choices)):
-        raise unknown(option, value, choices)
 
 
 def held_out(group: str) -> bool:

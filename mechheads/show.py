@@ -4,13 +4,14 @@ from .cli import run
 
 
 def show(
+    *,
     task: str = "ioi",
     model: str = "smollm2",
     n: int = 5,
     seed: int = 0,
     split: str = "test",
     metric: str | None = None,
-    test: int = 64,
+    test: int | None = None,
     revision: str | None = None,
     device: str | None = None,
     dtype: str = "float32",
@@ -29,7 +30,7 @@ def show(
         seed: of the prompts
         split: test, train (what our embedded models have seen) or all
         metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1; default: the task's
-        test: prompts to measure the model on (all lines of a task file)
+        test: prompts to measure the model on; default: 64, or all lines of a task file
         revision: branch, tag or commit of a hub model
         device: cpu, cuda, cuda:1, mps; default: the best there is
         dtype: float32, float64, bfloat16 or float16
@@ -42,10 +43,14 @@ def show(
     import tasks
 
     from . import sources
+    from .errors import MechheadsError
     from .progress import say
 
     # What can be wrong is looked at before torch is imported.
-    tasks.check(task, min(n, test), split, options)
+    tasks.check(task, n, split, options)
+    count = tasks.default_count(task, 64) if test is None else test
+    if count < 1:
+        raise MechheadsError(f"--test takes 1 or more prompts, got {count}.")
     sources.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
     from . import metrics
@@ -66,8 +71,8 @@ def show(
         prepend_bos=prepend_bos,
         quiet=quiet,
     )
-    prompts = tasks.make(task, lexicon(loaded), n=max(n, test), seed=seed, split=split, **options)
-    evaluation = evaluate(loaded, prompts, metric, quiet=quiet)
+    prompts = tasks.make(task, lexicon(loaded), n=max(n, count), seed=seed, split=split, **options)
+    evaluation = evaluate(loaded, prompts.first(count), metric, quiet=quiet)
     print_prompts(loaded, prompts, n)
     print_evaluation(evaluation)
 
@@ -76,12 +81,25 @@ def notes() -> str:
     """The tasks and their own flags, for the help text."""
     from tasks import TASKS
 
+    from .prompts import choices
+
     lines = ["Tasks and their own flags:"]
     for task in TASKS.values():
-        flags = [f"--{o.name.replace('_', '-')} [{o.default}]" for o in task.options.values()]
-        lines += [f"  {task.name:<14}{task.summary}", f"  {'':<14}{'  '.join(flags)}"]
+        lines.append(f"  {task.name:<18}{task.summary}")
+        for option in task.options.values():
+            listed = ", ".join(choices(option.annotation))
+            default = "" if option.default is None else f" [{option.default}]"
+            flag = f"--{option.name.replace('_', '-')}{default}"
+            lines.append(f"  {'':<18}{flag}{' of ' * bool(listed)}{listed}")
     return "\n".join(lines)
 
 
+def task_flags() -> list[str]:
+    """The names of all tasks' own options."""
+    from tasks import TASKS
+
+    return sorted({option for task in TASKS.values() for option in task.options})
+
+
 if __name__ == "__main__":
-    run(show, notes)
+    run(show, notes, task_flags)

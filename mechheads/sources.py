@@ -93,6 +93,8 @@ def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Sour
     """The files behind a model's name; an error says what was looked for and what to do."""
     if not name:
         raise MechheadsError(f"The model's name is empty. Choose from: {', '.join(_names())}.")
+    if len(name) > 1000:
+        raise MechheadsError(f"{name[:40]!r}... is too long for a model's name.")
     path = Path(name).expanduser()
     if name in embedded():
         source = Source(name, EMBEDDED / name)
@@ -129,15 +131,21 @@ def check(source: Source) -> dict[str, Any]:
             f"{name} has no config.json. Give a Hugging Face model directory."
         ) from None
     except (OSError, ValueError) as error:
-        raise MechheadsError(f"{folder / 'config.json'} cannot be read: {error}.") from None
-    if not isinstance(config, dict) or not config.get("architectures"):
+        raise MechheadsError(
+            f"{folder / 'config.json'} cannot be read ({error}). Copy it again."
+        ) from None
+    named = config.get("architectures") if isinstance(config, dict) else None
+    if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise MechheadsError(
             f"{folder / 'config.json'} names no architecture. Add e.g. "
             '"architectures": ["LlamaForCausalLM"].'
         )
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        try:
+            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise MechheadsError(f"{index} is damaged. Copy or download it again.") from None
         if missing := sorted(s for s in shards if not (folder / s).exists()):
             raise MechheadsError(
                 f"{name} lacks {missing[0]}, which its index names. Copy it there."
@@ -202,8 +210,9 @@ def _from_hub(name: str, revision: str | None, quiet: bool) -> Source:
 
 
 def _offline_names() -> str:
-    here = [*embedded(), *(f"{n} (after python -m mechheads.fetch {n})" for n in FETCHABLE)]
-    return ", ".join(here)
+    fetched = [n for n in FETCHABLE if (cache_folder(n) / "config.json").exists()]
+    others = [f"{n} (after python -m mechheads.fetch {n})" for n in FETCHABLE if n not in fetched]
+    return ", ".join([*embedded(), *fetched, *others])
 
 
 def _reason(error: Exception) -> str:

@@ -4,6 +4,7 @@ from .cli import run
 
 
 def train_mini(
+    *,
     out: str = "runs/mini",
     steps: int = 4500,
     layers: int = 4,

@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts import SPLITS, Lexicon, Prompts, Task, draw, one_of, words_as_tokens
+from mechheads.prompts import Lexicon, Prompts, Split, Task, draw, read, words_as_tokens
 
 from . import (
     common_sense,
@@ -51,13 +51,14 @@ def check(task: str, n: int | None, split: str, options: dict[str, Any]) -> dict
 
     One prompt is made with plain words for tokens, so that a value the task refuses is noticed.
     """
-    one_of(split, SPLITS, "split")
+    read(split, Split, "--split")
+    n = read(n, int | None, "--n")
     if n is not None and n < 1:
         raise MechheadsError(f"--n takes 1 or more prompts, got {n}.")
     if is_file(task):
         if options:
             raise MechheadsError(
-                f"Unknown flag --{next(iter(options))}: task files have no options."
+                f"unknown flag --{next(iter(options))}: task files have no options."
             )
         from_file(task)
         return {}
@@ -83,12 +84,19 @@ def make(
     They depend on the arguments alone. By default they come from the test split, which our
     embedded models have not seen in training; other models do not care.
     """
+    if not isinstance(lexicon, Lexicon):
+        raise MechheadsError("tasks.make takes mechheads.lexicon(model) after the task's name.")
     options = check(task, n, split, options)
     if is_file(task):
         return sample(from_file(task), n, seed)
     maker, rng = TASKS[task].maker(lexicon, **options), random.Random(f"{task}/{seed}")
     pairs = draw(maker, 32 if n is None else n, rng, split)
     return Prompts(task, TASKS[task].metric, tuple(pairs), seed, split, options)
+
+
+def default_count(task: str, count: int) -> int:
+    """`count` prompts of a built-in task, all lines of a task file."""
+    return len(from_file(task)) if is_file(task) else count
 
 
 def is_file(task: str) -> bool:

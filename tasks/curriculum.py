@@ -1,10 +1,11 @@
 """What the embedded model is trained on: the share of every task in a step, and its words."""
 
 import random
+from collections.abc import Iterator
 
 from mechheads.prompts import Lexicon, Pair, Share, draw, words_as_tokens
 
-from . import TASKS
+from . import TASKS, facts, words
 
 # Prompts per step. Arithmetic needs by far the most; see the model card.
 COUNTS = {
@@ -53,12 +54,24 @@ def held_out_pairs(lexicon: Lexicon, n: int) -> dict[str, list[Pair]]:
 
 
 def texts() -> list[str]:
-    """Prompts and answers that hold every word of the tasks."""
-    found = []
+    """Texts that hold every word of the tasks: the word lists, and prompts for all the rest."""
+    found = [f" {word}" for listed in (words, facts) for word in _words(vars(listed))]
     for name, task in TASKS.items():
-        for options in VARIANTS.get(name, [{}]):
-            maker, rng = task.maker(words_as_tokens(), **options), random.Random(name)
-            for _ in range(3000):
-                pair = maker(rng)
-                found += [pair.clean + pair.answers[0], pair.corrupt + pair.wrong[-1]]
+        maker, rng = task.maker(words_as_tokens()), random.Random(name)
+        for _ in range(600):
+            pair = maker(rng)
+            found += [pair.clean + pair.answers[0], pair.corrupt + pair.wrong[-1]]
     return found
+
+
+def _words(value: object) -> Iterator[str]:
+    """Every text inside of lists and tables."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if not str(key).startswith("_"):
+                yield from _words([key, inner])
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _words(inner)

@@ -11,28 +11,28 @@ Of the arguments (prefix, matching, suffix) the matching ones are documented in 
 last, which is the answer. Corruptions replace names by unrelated ones: `random_random` the
 matching arguments of both the definition and the documentation, `random_def` those of the
 definition, `random_doc` the documented ones, `random_answer` just the answer in the definition,
-`random_def_doc` and `random_answer_doc` both of the two they name, with one set of names each.
+`random_answer_doc` both of the two it names (both of `random_def_doc` would be `random_random`).
 `vary_length_doc_desc` keeps all names and moves words from one description to another, so that
 only positions change; `vary_length_doc_desc_random_doc` also replaces the documented names.
 '''
 
 import random
+from typing import Literal
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Maker, Pair, one_of
+from mechheads.prompts import Lexicon, Maker, Pair
 
 from .words import ARGUMENTS, NOUNS
 
-CORRUPTIONS = (
+Corruption = Literal[
     "random_random",
     "random_def",
     "random_doc",
     "random_answer",
-    "random_def_doc",
     "random_answer_doc",
     "vary_length_doc_desc",
     "vary_length_doc_desc_random_doc",
-)
+]
 
 
 def render(
@@ -47,13 +47,12 @@ def render(
 def maker(
     lexicon: Lexicon,
     *,
-    corruption: str = "random_random",
+    corruption: Corruption = "random_random",
     prefix: int = 2,
     matching: int = 3,
     suffix: int = 1,
 ) -> Maker:
     """prefix, matching and suffix count the arguments, matching the documented + 1."""
-    one_of(corruption, CORRUPTIONS, "corruption")
     varied = corruption.startswith("vary_length")
     least = 3 if varied else 2
     if matching < least or prefix < 0 or suffix < 0:
@@ -83,7 +82,6 @@ def maker(
             "random_def": (strange, target[:-1]),
             "random_doc": (target, stranger[:-1]),
             "random_answer": ([*target[:-1], strange[-1]], target[:-1]),
-            "random_def_doc": (strange, stranger[:-1]),
             "random_answer_doc": ([*target[:-1], strange[-1]], stranger[:-1]),
             "vary_length_doc_desc": (target, target[:-1]),
             "vary_length_doc_desc_random_doc": (target, stranger[:-1]),

@@ -1,37 +1,38 @@
 """What the question tasks know: word forms, categories, uses, places, facts."""
 
-PAST = dict(
-    pair.split("-")
-    for pair in (
-        "walk-walked jump-jumped play-played talk-talked look-looked help-helped ask-asked "
-        "call-called work-worked open-opened close-closed start-started end-ended turn-turned "
-        "move-moved live-lived love-loved like-liked want-wanted need-needed use-used try-tried "
-        "cry-cried carry-carried stop-stopped plan-planned wait-waited watch-watched wash-washed "
-        "push-pushed pull-pulled cook-cooked clean-cleaned paint-painted visit-visited "
-        "answer-answered listen-listened learn-learned smile-smiled laugh-laughed dance-danced "
-        "go-went see-saw eat-ate come-came take-took give-gave make-made know-knew think-thought "
-        "find-found tell-told say-said feel-felt leave-left bring-brought begin-began keep-kept "
-        "hold-held write-wrote stand-stood hear-heard meet-met run-ran sit-sat speak-spoke "
-        "lose-lost pay-paid send-sent build-built fall-fell buy-bought sell-sold teach-taught "
-        "catch-caught win-won drive-drove break-broke fly-flew draw-drew grow-grew sing-sang "
-        "swim-swam drink-drank choose-chose wear-wore sleep-slept forget-forgot"
-    ).split()
+
+def _table(text: str) -> dict[str, str]:
+    """`_table("hot-cold big-small")` is {"hot": "cold", "big": "small"}."""
+    pairs = (pair.partition("-") for pair in text.split())
+    return {left: right for left, _, right in pairs}
+
+
+PAST = _table(
+    "walk-walked jump-jumped play-played talk-talked look-looked help-helped ask-asked "
+    "call-called work-worked open-opened close-closed start-started end-ended turn-turned "
+    "move-moved live-lived love-loved like-liked want-wanted need-needed use-used try-tried "
+    "cry-cried carry-carried stop-stopped plan-planned wait-waited watch-watched wash-washed "
+    "push-pushed pull-pulled cook-cooked clean-cleaned paint-painted visit-visited "
+    "answer-answered listen-listened learn-learned smile-smiled laugh-laughed dance-danced "
+    "go-went see-saw eat-ate come-came take-took give-gave make-made know-knew think-thought "
+    "find-found tell-told say-said feel-felt leave-left bring-brought begin-began keep-kept "
+    "hold-held write-wrote stand-stood hear-heard meet-met run-ran sit-sat speak-spoke "
+    "lose-lost pay-paid send-sent build-built fall-fell buy-bought sell-sold teach-taught "
+    "catch-caught win-won drive-drove break-broke fly-flew draw-drew grow-grew sing-sang "
+    "swim-swam drink-drank choose-chose wear-wore sleep-slept forget-forgot"
 )
 
-PLURAL = dict(
-    pair.split("-")
-    for pair in (
-        "cat-cats dog-dogs book-books car-cars house-houses tree-trees bird-birds table-tables "
-        "chair-chairs door-doors window-windows school-schools teacher-teachers student-students "
-        "friend-friends hand-hands eye-eyes day-days year-years word-words letter-letters "
-        "king-kings queen-queens horse-horses cow-cows apple-apples river-rivers road-roads "
-        "city-cities baby-babies story-stories party-parties country-countries family-families "
-        "box-boxes fox-foxes bus-buses class-classes glass-glasses dish-dishes watch-watches "
-        "church-churches potato-potatoes tomato-tomatoes knife-knives wife-wives life-lives "
-        "leaf-leaves wolf-wolves child-children man-men woman-women foot-feet tooth-teeth "
-        "mouse-mice goose-geese person-people key-keys picture-pictures cabinet-cabinets "
-        "doctor-doctors author-authors painting-paintings farmer-farmers"
-    ).split()
+PLURAL = _table(
+    "cat-cats dog-dogs book-books car-cars house-houses tree-trees bird-birds table-tables "
+    "chair-chairs door-doors window-windows school-schools teacher-teachers student-students "
+    "friend-friends hand-hands eye-eyes day-days year-years word-words letter-letters "
+    "king-kings queen-queens horse-horses cow-cows apple-apples river-rivers road-roads "
+    "city-cities baby-babies story-stories party-parties country-countries family-families "
+    "box-boxes fox-foxes bus-buses class-classes glass-glasses dish-dishes watch-watches "
+    "church-churches potato-potatoes tomato-tomatoes knife-knives wife-wives life-lives "
+    "leaf-leaves wolf-wolves child-children man-men woman-women foot-feet tooth-teeth "
+    "mouse-mice goose-geese person-people key-keys picture-pictures cabinet-cabinets "
+    "doctor-doctors author-authors painting-paintings farmer-farmers"
 )
 
 # People and animals that can do the things below.
@@ -136,14 +137,11 @@ CAPITALS = {
     "Belgium": "Brussels",
 }
 
-OPPOSITES = dict(
-    pair.split("-")
-    for pair in (
-        "hot-cold big-small old-young fast-slow up-down left-right day-night black-white "
-        "happy-sad open-closed high-low long-short rich-poor strong-weak light-dark early-late "
-        "full-empty good-bad hard-soft wet-dry loud-quiet clean-dirty true-false first-last "
-        "near-far thick-thin love-hate win-lose start-end push-pull"
-    ).split()
+OPPOSITES = _table(
+    "hot-cold big-small old-young fast-slow up-down left-right day-night black-white "
+    "happy-sad open-closed high-low long-short rich-poor strong-weak light-dark early-late "
+    "full-empty good-bad hard-soft wet-dry loud-quiet clean-dirty true-false first-last "
+    "near-far thick-thin love-hate win-lose start-end push-pull"
 )
 
 LANGUAGES = {

@@ -9,13 +9,13 @@ by digit), the prompt ends in "to the year" and the answers are the century's wh
 
 import random
 from collections.abc import Callable
+from typing import Literal
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Maker, Pair, one_of
+from mechheads.prompts import Lexicon, Maker, Pair
 
 from .words import EVENTS
 
-CORRUPTIONS = ("01",)
 TEMPLATE = "The {event} lasted from the year {year} to the year"
 
 
@@ -39,9 +39,8 @@ def years_alike(lexicon: Lexicon, century: int) -> list[str]:
     return [year for year in every if len(lexicon.split(f" {century}{year}")) == size]
 
 
-def maker(lexicon: Lexicon, *, corruption: str = "01") -> Maker:
+def maker(lexicon: Lexicon, *, corruption: Literal["01"] = "01") -> Maker:
     """Prompts over the centuries 11 to 17 and the years 02 to 98."""
-    one_of(corruption, CORRUPTIONS, "corruption")
     events = [e for e in EVENTS if len(lexicon.split(f" {e}")) <= 2]
 
     def centuries_by(choose: Callable[[Lexicon, int], list[str]]) -> dict[int, list[str]]:

@@ -11,19 +11,19 @@ the two people at the ends, or the kind with its color.
 """
 
 import random
+from typing import Literal
 
-from mechheads.prompts import Lexicon, Maker, one_of
+from mechheads.prompts import Lexicon, Maker
 
 from .facts import CATEGORIES, COLORS, COMPARISONS
 from .layout import Item, question_maker
 from .words import NAMES
 
-KINDS = ("comparison", "deduction")
+Kind = Literal["all", "comparison", "deduction"]
 
 
-def maker(lexicon: Lexicon, *, kind: str = "all", shots: int = 1) -> Maker:
+def maker(lexicon: Lexicon, *, kind: Kind = "all", shots: int = 1) -> Maker:
     """Questions of one kind (comparison, deduction) or of both."""
-    one_of(kind, ["all", *KINDS], "kind")
     names = lexicon.single(NAMES, "names", at_least=10)
     animals = CATEGORIES["an animal"]
 

@@ -9,8 +9,9 @@ the giver, `flip` makes the receiver the giver, so that the answer becomes the o
 """
 
 import random
+from typing import Literal
 
-from mechheads.prompts import Lexicon, Maker, Pair, one_of
+from mechheads.prompts import Lexicon, Maker, Pair
 
 from .words import NAMES, OBJECTS, PLACES
 
@@ -20,13 +21,13 @@ TEMPLATES = (
     "Then, {X} and {Y} had a lot of fun at the {place}. {S} gave a {object} to",
     "Then, {X} and {Y} were working at the {place}. {S} decided to give a {object} to",
     "Then, {X} and {Y} were thinking about going to the {place}. {S} wanted to give a {object} to",
-    "Then, {X} and {Y} had a long argument at the {place}. Afterwards, {S} said to",
+    "Then, {X} and {Y} had a long talk near the {place}. Afterwards, {S} gave a {object} to",
     "After {X} and {Y} went to the {place}, {S} gave a {object} to",
     "When {X} and {Y} got a {object} at the {place}, {S} decided to give it to",
     "When {X} and {Y} got a {object} at the {place}, {S} decided to give the {object} to",
     "While {X} and {Y} were working at the {place}, {S} gave a {object} to",
     "While {X} and {Y} were commuting to the {place}, {S} gave a {object} to",
-    "After the lunch, {X} and {Y} went to the {place}. {S} gave a {object} to",
+    "After lunch, {X} and {Y} went to the {place}. {S} gave a {object} to",
     "Afterwards, {X} and {Y} went to the {place}. {S} gave a {object} to",
     "Today, {X} and {Y} met at the {place}. Before leaving, {S} handed a {object} to",
     "Last week, {X} and {Y} walked to the {place}. There, {S} showed a {object} to",
@@ -35,7 +36,7 @@ TEMPLATES = (
     "The {place} was almost empty when {X} and {Y} arrived. {S} offered a {object} to",
 )
 
-CORRUPTIONS = ("abc", "s2", "flip")
+Corruption = Literal["abc", "s2", "flip"]
 
 
 def known_names(lexicon: Lexicon, names: str | None) -> list[str]:
@@ -46,7 +47,9 @@ def known_names(lexicon: Lexicon, names: str | None) -> list[str]:
     return lexicon.single(list(dict.fromkeys(own)), "names", at_least=10)
 
 
-def cast(rng: random.Random, names: list[str], corruption: str) -> tuple[dict, dict, str, str]:
+def cast(
+    rng: random.Random, names: list[str], corruption: Corruption
+) -> tuple[dict, dict, str, str]:
     """Names for the clean and the corrupted prompt, the right answer and the wrong one."""
     receiver, giver, *others = rng.sample(names, 5)
     order = [receiver, giver] if rng.random() < 0.5 else [giver, receiver]
@@ -62,11 +65,10 @@ def cast(rng: random.Random, names: list[str], corruption: str) -> tuple[dict, d
 def maker(
     lexicon: Lexicon,
     *,
-    corruption: str = "abc",
+    corruption: Corruption = "abc",
     names: str | None = None,
 ) -> Maker:
     """Prompts over all templates and both orders; corruption is abc, s2 or flip."""
-    one_of(corruption, CORRUPTIONS, "corruption")
     known = known_names(lexicon, names)
 
     def make(rng: random.Random) -> Pair:

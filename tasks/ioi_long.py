@@ -1,20 +1,21 @@
-"""Indirect object identification over a long distance (the task of Wang et al. 2022, stretched).
+"""Indirect object identification over a long distance (Wang et al. 2022, stretched).
 
 "It was a quiet day. ... This morning, Mary and John met at the store. ... The wind was cold.
 Alan was reading a paper. ... In the end, John gave a book to" -> " Mary", not " John"
 
 The literature names this task without defining it; ours is: lead-in sentences, the sentence that
 introduces both names, filler sentences of which some name other people (distractors), and the
-giving sentence. Fillers are added until the prompt has `length` tokens (without a BOS token; at
-times a few less). Only names change in the corrupted prompt, as in `ioi`: abc, s2 or flip.
+giving sentence. Fillers are added until the prompt has `length` tokens (without a BOS token; now
+and then it is one or two off). Only names change in the corrupted prompt, as in `ioi`: abc, s2 or
+flip.
 """
 
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Maker, Pair, one_of
+from mechheads.prompts import Lexicon, Maker, Pair
 
-from .ioi import CORRUPTIONS, cast, known_names
+from .ioi import Corruption, cast, known_names
 from .words import OBJECTS, PLACES
 
 INTRODUCTIONS = (
@@ -93,13 +94,12 @@ def fill(
 def maker(
     lexicon: Lexicon,
     *,
-    corruption: str = "abc",
+    corruption: Corruption = "abc",
     length: int = 100,
     distractors: int = 2,
     names: str | None = None,
 ) -> Maker:
     """Prompts of about `length` tokens with `distractors` sentences about other people."""
-    one_of(corruption, CORRUPTIONS, "corruption")
     if not 60 <= length <= 4000:
         raise MechheadsError(f"--length takes 60 to 4000 tokens, got {length}.")
     if not 0 <= distractors <= len(DISTRACTORS):
@@ -124,9 +124,14 @@ def maker(
         introduction, giving = rng.choice(INTRODUCTIONS), rng.choice(GIVINGS)
         core = " ".join([introduction, *asides, giving]).format(**clean, **setting)
         room = length - len(lexicon.split(f" {core}"))
+        if room < 0:
+            raise MechheadsError(
+                f"--length {length} is too short for {distractors} distractors: they and the "
+                f"sentences around them have {length - room} tokens."
+            )
         fillers = None
         while fillers is None:
-            fillers = fill(rng, list(FILLERS), max(room, 0), size)
+            fillers = fill(rng, list(FILLERS), room, size)
             room -= 1
         lead_in = fillers[: len(fillers) // 4]
         middle = [*fillers[len(fillers) // 4 :], *asides]

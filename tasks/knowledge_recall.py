@@ -8,16 +8,18 @@ that a held-out question is a known fact in a wording that was never seen with i
 """
 
 import random
+from typing import Literal
 
-from mechheads.prompts import Lexicon, Maker, one_of
+from mechheads.prompts import Lexicon, Maker
 
 from .facts import RELATIONS
 from .layout import Item, question_maker
 
+Relation = Literal["all", "capital", "opposite", "language", "young", "color"]
 
-def maker(lexicon: Lexicon, *, relation: str = "all", shots: int = 1) -> Maker:
+
+def maker(lexicon: Lexicon, *, relation: Relation = "all", shots: int = 1) -> Maker:
     """Questions of one relation (capital, opposite, language, young, color) or of all."""
-    one_of(relation, ["all", *RELATIONS], "relation")
     # Relations are drawn by how many facts they have, so that every fact is as likely.
     drawn = [r for r in RELATIONS if relation in ("all", r)]
     weights = [len(RELATIONS[r][0]) for r in drawn]

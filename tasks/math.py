@@ -3,42 +3,43 @@
 "Calculate: 12 + 7 =" -> " 19"; with 4 for the 7 it would be " 16", which is the wrong one here
 
 Addition, subtraction (never below zero) and multiplication of whole numbers in a range. The
-corrupted prompt has another operand of as many tokens: the second, the first, or both. Before
-the question stand `shots` solved ones, the same in both prompts.
+corrupted prompt has another operand of as many tokens, the second, the first, or both, and its
+answer has as many tokens as the right one. Before the question stand `shots` solved ones, the same
+in both prompts.
 """
 
 import operator
 import random
+from typing import Literal
 
-from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Maker, Pair, one_of
+from mechheads.errors import MechheadsError, unknown
+from mechheads.prompts import Lexicon, Maker, Pair
 
 OPERATIONS = {
     "add": ("+", operator.add),
     "subtract": ("-", operator.sub),
     "multiply": ("*", operator.mul),
 }
-CORRUPTIONS = ("second", "first", "both")
 
 
 def maker(
     lexicon: Lexicon,
     *,
-    corruption: str = "second",
+    corruption: Literal["second", "first", "both"] = "second",
     operations: str = "add,subtract",
     low: int = 0,
     high: int = 30,
     shots: int = 0,
 ) -> Maker:
     """Questions with operands from low to high; operations is a comma list of them."""
-    one_of(corruption, CORRUPTIONS, "corruption")
-    chosen = operations.split(",")
+    chosen = [name.strip() for name in operations.split(",")]
     for name in chosen:
-        one_of(name, OPERATIONS, "operation")
-    if not 0 <= low <= high - 2 or shots < 0:
+        if name not in OPERATIONS:
+            raise unknown("operation", name, OPERATIONS)
+    if not 0 <= low <= high - 2 or high > 9999 or shots < 0:
         raise MechheadsError(
-            f"math needs 0 <= --low, --high at least 2 above it, and --shots of 0 or more; got "
-            f"{low}, {high} and {shots}."
+            "math needs --low of 0 or more, --high at least 2 above it and at most 9999, and "
+            f"--shots of 0 or more; got {low}, {high} and {shots}."
         )
     numbers = range(low, high + 1)
     size = {x: len(lexicon.split(f" {x}")) for x in numbers}
@@ -61,7 +62,9 @@ def maker(
             other_a = rng.choice(alike[a]) if corruption in ("first", "both") else a
             other_b = rng.choice(alike[b]) if corruption in ("second", "both") else b
             (text, answer), (other, wrong) = solve(name, a, b), solve(name, other_a, other_b)
-            if answer != wrong and (name != "subtract" or wrong >= 0):
+            # Answers of unlike length would be told apart by their length alone.
+            sizes = {len(lexicon.split(f" {x}")) for x in (answer, wrong)}
+            if answer != wrong and len(sizes) == 1 and (name != "subtract" or wrong >= 0):
                 break
         else:
             raise MechheadsError(

@@ -38,18 +38,18 @@ def maker(lexicon: Lexicon, *, high: int = 20, factor: int = 9, shots: int = 1) 
         )
     names = lexicon.single(NAMES, "names", at_least=10)
 
-    def numbers(rng: random.Random, kind: int) -> tuple[int, int, int]:
+    def numbers(rng: random.Random, kind: int) -> tuple[int, list[int]]:
         """The first number and two candidates for the second."""
         if kind == 2:
-            return rng.randint(2, factor), *rng.sample(range(2, factor + 1), 2)
+            return rng.randint(2, factor), rng.sample(range(2, factor + 1), 2)
         a = rng.randint(1 if kind == 0 else 3, high)
-        return a, *rng.sample(range(1, high + 1 if kind == 0 else a + 1), 2)
+        return a, rng.sample(range(1, high + 1 if kind == 0 else a + 1), 2)
 
     def items(rng: random.Random) -> tuple[Item, Item]:
         kind = rng.randrange(3)
         template = rng.choice((ADDITION, SUBTRACTION, MULTIPLICATION)[kind])
         words = {"name": rng.choice(names), "things": rng.choice(COUNTED)}
-        a, *seconds = numbers(rng, kind)
+        a, seconds = numbers(rng, kind)
 
         def item(b: int) -> Item:
             result = (a + b, a - b, a * b)[kind]

@@ -31,6 +31,8 @@ def from_records(
     frame: Any = records
     if hasattr(frame, "to_dict"):
         records = frame.to_dict("records")
+    if not isinstance(records, Iterable):
+        raise MechheadsError(f"Task {name} takes a list of records or a frame, got {records!r}.")
     pairs = [_pair(record, f"Record {i} of {name}") for i, record in enumerate(records, start=1)]
     if not pairs:
         raise MechheadsError(f"Task {name} has no records. Give at least one {_example()}.")
@@ -39,13 +41,16 @@ def from_records(
 
 def from_file(path: str | Path, *, metric: str = "logit_diff") -> Prompts:
     """Prompts from a JSONL file; an error names the line by its number."""
-    path = Path(path)
+    path = Path(path).expanduser()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # A byte-order mark is no text; only line feeds end a line of JSON.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise MechheadsError(f"No task file {path}. Give an existing .jsonl file.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise MechheadsError(f"Cannot read {path} as UTF-8 text: {error}.") from None
+        raise MechheadsError(
+            f"Cannot read {path} ({error}). Give a file of UTF-8 text with an object a line."
+        ) from None
     pairs = [
         _pair(_object(line, where := f"{path}, line {i}"), where)
         for i, line in enumerate(lines, start=1)
@@ -71,11 +76,14 @@ def _object(line: str, where: str) -> Any:
         raise MechheadsError(
             f"{where}: not JSON ({error.msg} at column {error.colno}). Write {_example()}."
         ) from None
+    except RecursionError:
+        raise MechheadsError(f"{where}: nested too deep. Write {_example()}.") from None
 
 
 def _pair(record: Any, where: str) -> Pair:
     if not isinstance(record, Mapping):
-        raise MechheadsError(f"{where}: expected an object, got {record!r}. Write {_example()}.")
+        shown = repr(record) if len(repr(record)) < 60 else f"{repr(record)[:56]}..."
+        raise MechheadsError(f"{where}: expected an object, got {shown}. Write {_example()}.")
     for key in record:
         if key not in FIELDS:
             raise MechheadsError(f"{where}: {unknown('field', str(key), FIELDS)}")
@@ -92,6 +100,10 @@ def _pair(record: Any, where: str) -> Pair:
 def _text(value: Any, key: str, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise MechheadsError(f"{where}: {key!r} must be text that is not empty, got {value!r}.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise MechheadsError(f"{where}: {key!r} holds half of a Unicode pair.") from None
     return value
 
 

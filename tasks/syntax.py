@@ -16,8 +16,9 @@ the example's word for the first two kinds, whose forms must be memorised, else 
 
 import random
 from collections.abc import Callable
+from typing import Literal
 
-from mechheads.prompts import Lexicon, Maker, Pair, one_of
+from mechheads.prompts import Lexicon, Maker, Pair
 
 from .facts import ACTORS, DEEDS, LINKS, MODALS, PAST, PLURAL
 from .layout import Item, question_maker
@@ -73,9 +74,11 @@ KINDS: dict[str, tuple[str, Callable[[random.Random], Twins]]] = {
 }
 
 
-def maker(lexicon: Lexicon, *, kind: str = "all", shots: int = 1) -> Maker:
+Kind = Literal["all", "past", "plural", "question", "negation", "agreement"]
+
+
+def maker(lexicon: Lexicon, *, kind: Kind = "all", shots: int = 1) -> Maker:
     """Prompts of one kind (past, plural, question, negation, agreement) or of all in turn."""
-    one_of(kind, ["all", *KINDS], "kind")
     chosen = list(KINDS) if kind == "all" else [kind]
     makers = [
         question_maker(lexicon, *KINDS[name], shots, memorised=name in ("past", "plural"))

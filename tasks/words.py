@@ -22,7 +22,7 @@ PLACES = (
 ).split()
 
 OBJECTS = (
-    "ring kiss bone basketball computer necklace drink snack book ball letter key cup hat toy "
+    "ring bone basketball computer necklace drink snack book ball letter key cup hat toy "
     "flower card present"
 ).split()
 
@@ -33,10 +33,10 @@ EVENTS = (
     "romance affair apprenticeship career tenure reign regime dynasty monarchy occupation "
     "blockade boycott embargo ban exile captivity imprisonment sentence trial investigation "
     "inquiry debate negotiation contract lease project program construction repair renovation "
-    "restoration excavation exploration settlement migration pilgrimage crusade mission patrol "
-    "raid struggle crisis depression recession boom inflation epidemic illness recovery "
-    "experiment study survey research test competition tournament festival season show "
-    "exhibition performance series collaboration cooperation domination decline growth "
+    "restoration excavation exploration settlement migration pilgrimage crusade mission "
+    "struggle crisis depression recession inflation epidemic illness recovery "
+    "experiment study survey research competition tournament festival "
+    "exhibition series collaboration cooperation domination decline growth "
     "expansion invasion resistance uprising unrest turmoil peace"
 ).split()
 

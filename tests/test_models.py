@@ -99,8 +99,9 @@ def test_an_embedded_model_loads_by_its_name(checkpoint, tmp_path, monkeypatch):
 
 
 def test_dtype_is_that_of_every_weight(checkpoint):
-    model = load(str(checkpoint("llama-gqa")), dtype="float64")
-    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    for dtype in ("float64", torch.float64):
+        model = load(str(checkpoint("llama-gqa")), dtype=dtype)
+        assert {p.dtype for p in model.parameters()} == {torch.float64}
 
 
 def test_processing_keeps_log_probabilities_and_changes_weights(checkpoint):
@@ -216,6 +217,20 @@ WRONG = {
         lambda f: edit_config(f, intermediate_size=52),
         r"the weight \S+ has shape \[\d+, \d+\], its config wants",
     ),
+    "fewer layers": (
+        lambda f: edit_config(f, num_hidden_layers=1),
+        r"its config has no place for the weight model\.layers\.1\.",
+    ),
+    "no context": (
+        lambda f: edit_config(f, max_position_embeddings=0),
+        "cannot convert this Llama",
+    ),
+    "odd heads": (lambda f: edit_config(f, num_attention_heads=3), r"config\.json cannot be used"),
+    "architecture no text": (lambda f: edit_config(f, architectures=[3]), "names no architecture"),
+    "index not JSON": (
+        lambda f: (f / "model.safetensors.index.json").write_text("{}"),
+        r"index\.json is damaged",
+    ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer"),
     "an unknown option": (
         lambda f: edit_config(f, rope_parameters={"rope_type": "linear", "factor": 9.0}),
@@ -248,6 +263,7 @@ def test_a_lacking_shard_is_named(checkpoint, tmp_path):
     [
         ({"dtype": "float8"}, "Unknown dtype 'float8'"),
         ({"device": "cuda:9"}, "Device 'cuda:9' cannot be used"),
+        ({"device": "meta"}, "Device 'meta' cannot be used"),
         ({"device": "tpu"}, "Device 'tpu' cannot be used"),
         ({"n_devices": 99}, "--n-devices is 99"),
         ({"revision": "main"}, "has no revisions"),

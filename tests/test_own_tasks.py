@@ -45,6 +45,8 @@ def test_make_reads_a_file_and_takes_n_of_it_by_seed(tmp_path):
         (json.dumps({**RECORD, "wrong": []}), r"line 2: 'wrong' must be text or a list of texts"),
         (json.dumps({**RECORD, "answer": 3}), r"line 2: 'answer' must be text or a list of texts"),
         (json.dumps({**RECORD, "wrong": [" a"]}), "line 2: ' a' is both an answer and a wrong"),
+        ("[" * 100_000, "line 2: nested too deep"),
+        ('{"clean": "\\ud800", "corrupt": "b", "answer": "c", "wrong": "d"}', "half of a Unicode"),
         (json.dumps({"clean": "x", "corrupt": "y", "answer": " a"}), "line 2: the field 'wrong'"),
     ],
 )
@@ -53,6 +55,13 @@ def test_a_bad_line_is_named_by_number_and_reason(line, message, tmp_path):
     with pytest.raises(MechheadsError, match=message) as caught:
         tasks.from_file(file)
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_and_a_line_separator_inside_of_text_are_taken(tmp_path):
+    record = RECORD | {"clean": "A\u2028is"}
+    text = json.dumps(record, ensure_ascii=False)
+    (tmp_path / "mine.jsonl").write_text(f"{text}\r\n{text}", encoding="utf-8-sig", newline="")
+    assert [p.clean for p in tasks.from_file(tmp_path / "mine.jsonl").pairs] == ["A\u2028is"] * 2
 
 
 def test_an_empty_file_a_folder_and_binary_are_refused(tmp_path):

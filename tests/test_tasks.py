@@ -9,10 +9,12 @@ import transformers
 import tasks
 from mechheads import MechheadsError
 from mechheads.models import lexicon, tokenizer_lexicon
-from mechheads.prompts import words_as_tokens
-from tasks import ioi, words
+from mechheads.prompts import choices, words_as_tokens
+from tasks import docstring, ioi, words
 
 PLAIN = words_as_tokens()
+IOI = choices(ioi.Corruption)
+DOCSTRING = choices(docstring.Corruption)
 
 
 @pytest.fixture(scope="module", params=["gpt2", "pythia-neox-20B"])
@@ -24,14 +26,20 @@ def published(request, shared):
 
 
 VARIANTS = [
-    *(("ioi", {"corruption": c}) for c in ioi.CORRUPTIONS),
-    *(("ioi_long", {"corruption": c}) for c in ioi.CORRUPTIONS),
+    *(("ioi", {"corruption": c}) for c in IOI),
+    *(("ioi_long", {"corruption": c}) for c in IOI),
     ("ioi_long", {"length": 400}),
-    *(("docstring", {"corruption": c}) for c in tasks.docstring.CORRUPTIONS),
+    *(("docstring", {"corruption": c}) for c in DOCSTRING),
     ("docstring", {"prefix": 0, "matching": 4, "suffix": 3}),
     ("greater_than", {}),
-    *(("math", {"corruption": c}) for c in tasks.math.CORRUPTIONS),
+    *(("math", {"corruption": c}) for c in ("second", "first", "both")),
     ("math", {"operations": "add,subtract,multiply", "high": 120, "shots": 2}),
+    ("syntax", {}),
+    ("common_sense", {}),
+    ("retrieval", {}),
+    ("knowledge_recall", {}),
+    ("math_calculation", {}),
+    ("inference", {}),
 ]
 IDS = [f"{task}-{'-'.join(map(str, options.values()))}" for task, options in VARIANTS]
 
@@ -104,7 +112,7 @@ def test_ioi_asks_for_the_receiver_and_uses_both_orders(task):
 
 
 def test_ioi_corruptions_change_what_they_say():
-    made = {c: tasks.make("ioi", PLAIN, n=50, corruption=c).pairs for c in ioi.CORRUPTIONS}
+    made = {c: tasks.make("ioi", PLAIN, n=50, corruption=c).pairs for c in IOI}
     for abc, s2, flip in zip(made["abc"], made["s2"], made["flip"], strict=True):
         assert abc.clean == s2.clean == flip.clean
         clean = names_in(abc.clean)
@@ -148,7 +156,7 @@ def test_docstring_asks_for_the_argument_after_the_documented_ones():
         assert {f" {a}" for a in arguments} - {*pair.answers} <= {*pair.wrong}
 
 
-@pytest.mark.parametrize("corruption", tasks.docstring.CORRUPTIONS)
+@pytest.mark.parametrize("corruption", DOCSTRING)
 def test_docstring_corruptions_break_the_match_they_say(corruption):
     pair = tasks.make("docstring", PLAIN, n=1, corruption=corruption).pairs[0]
 
@@ -222,24 +230,58 @@ def test_math_answers_are_right_and_corrupted_by_an_operand():
     [
         ("iol", 5, {}, r"Unknown task 'iol'\. Did you mean 'ioi'\?"),
         ("ioi", 0, {}, "--n takes 1 or more prompts, got 0"),
-        ("ioi", 5, {"corruption": "flop"}, "Unknown corruption 'flop'. Did you mean 'flip'"),
-        ("ioi", 5, {"length": 5}, "Unknown flag --length: task ioi has no such option"),
-        ("ioi", 5, {"names": "Ann,Bob"}, "Only 2 of 2 names are single tokens"),
+        ("ioi", 5, {"corruption": "flop"}, "value for --corruption: 'flop'. Did you mean 'flip'"),
+        ("ioi", 5, {"length": 5}, "unknown flag --length: task ioi has no such option"),
+        (
+            "ioi",
+            5,
+            {"names": "Ann,Bob"},
+            "2 names are too few: with these options the task needs 10",
+        ),
         ("ioi_long", 5, {"length": "many"}, "--length takes a whole number, got 'many'"),
         ("ioi_long", 5, {"length": 10}, "--length takes 60 to 4000 tokens, got 10"),
         ("ioi_long", 5, {"distractors": 9}, "--distractors takes 0 to 5"),
         ("docstring", 5, {"matching": 1}, "needs --matching of 2 or more"),
-        ("docstring", 5, {"matching": 90}, r"Only \d+ of \d+ argument names are single tokens"),
-        ("greater_than", 5, {"corruption": "02"}, "Unknown corruption '02'"),
+        ("docstring", 5, {"matching": 90}, r"\d+ argument names are too few"),
+        ("greater_than", 5, {"corruption": "02"}, "value for --corruption: '02'"),
         ("math", 5, {"operations": "divide"}, "Unknown operation 'divide'"),
-        ("math", 5, {"low": 9, "high": 5}, "math needs 0 <= --low"),
+        ("math", 5, {"low": 9, "high": 5}, "math needs --low of 0 or more"),
         ("math", 500, {"low": 0, "high": 3}, "there are only about"),
+        ("math", 5, {"high": 10**8}, "at most 9999"),
+        ("ioi", 5, {"split": "tset"}, "value for --split: 'tset'. Did you mean 'test'"),
+        ("common_sense", 5, {"choices": 9}, "--choices takes 2 to 5 options, got 9"),
+        ("retrieval", 5, {"facts": 1}, "--facts takes 2 to 8 facts, got 1"),
+        ("syntax", 5, {"shots": -1}, "--shots takes 0 or more solved examples"),
+        ("math_calculation", 5, {"high": 2}, "--high takes 4 or more"),
+        ("inference", 5, {"kind": "induction"}, "value for --kind: 'induction'"),
         ("nowhere.jsonl", 5, {}, r"No task file nowhere\.jsonl"),
     ],
 )
 def test_wrong_options_are_named(task, n, options, message):
     with pytest.raises(MechheadsError, match=message):
         tasks.make(task, PLAIN, n=n, **options)
+
+
+@pytest.mark.shared
+def test_ioi_long_refuses_a_length_that_its_distractors_exceed(published):
+    with pytest.raises(MechheadsError, match="--length 60 is too short for 5 distractors"):
+        tasks.make("ioi_long", published, n=50, length=60, distractors=5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("tasks.make('ioi', object())", "tasks.make takes mechheads.lexicon(model)"),
+        ("tasks.make('ioi', words_as_tokens(), n='x')", "--n takes a whole number, got 'x'"),
+        ("tasks.from_records(None)", "takes a list of records or a frame, got None"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_named_also_where_types_are_not_checked(call, message):
+    program = f"import tasks; from mechheads.prompts import words_as_tokens\n{call}"
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert message in out.stderr.splitlines()[-1]
 
 
 @pytest.mark.shared

@@ -1,0 +1,126 @@
+import math
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mechheads import MechheadsError
+from mechheads.models import load, tokenizer_lexicon
+from mechheads.pretraining import (
+    Recipe,
+    accuracies,
+    build_tokenizer,
+    examples,
+    new_model,
+    rate_at,
+    rows,
+    train,
+)
+from tasks.curriculum import COUNTS, held_out_pairs, shares, texts
+
+SMALL = Recipe(layers=1, heads=2, width=16, steps=4, warm_up=2, dropout_from=0.5)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer(texts())
+
+
+@pytest.fixture(scope="module")
+def school(tokenizer):
+    lexicon = tokenizer_lexicon(tokenizer, "mini")
+    few = {name: replace(share, count=2) for name, share in shares(lexicon).items()}
+    return few, held_out_pairs(lexicon, 4)
+
+
+def test_words_numbers_and_letters_are_single_tokens_and_any_text_comes_back(tokenizer):
+    assert len(tokenizer) <= 3000
+    split = tokenizer_lexicon(tokenizer, "mini").split
+    for word in (" Mary", " 17", " 0", " 99", " files", " A", " walked", " Paris"):
+        assert len(split(word)) == 1, word
+    assert len(split(" 1732")) == 2
+    text = 'Zürich, "naïve" 12345\n\n    def f(x): …'
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_every_task_is_in_the_curriculum():
+    from tasks import TASKS
+
+    assert set(COUNTS) == set(TASKS)
+
+
+def test_weights_are_one_on_answers_and_a_tenth_elsewhere(tokenizer):
+    (part,) = rows(tokenizer, [("Then, Mary", " John"), ("The war", " 17")], groups=1)
+    assert part.tokens.shape == part.weights.shape
+    for row, weights in zip(part.tokens, part.weights, strict=True):
+        assert row[0] == 0
+        assert weights[0] == 0
+        assert tokenizer.decode(row[weights == 1]) in (" John", " 17")
+        assert tokenizer.decode(row[(weights > 0) & (weights < 1)]) in ("Then, Mary", "The war")
+
+
+def test_undecided_prompts_are_answered_by_a_name_that_they_hold(school):
+    few, _ = school
+    share = replace(few["ioi"], undecided=1.0, count=40)
+    for prompt, answer in examples(share, random.Random(0)):
+        assert prompt.count(answer) == 1
+
+
+def test_the_rate_warms_up_and_decays():
+    recipe = Recipe(steps=1000, warm_up=100)
+    rates = [rate_at(recipe, step) for step in range(1000)]
+    assert rates[0] < rates[50] < rates[100] == rates[400] == recipe.rate
+    assert rates[999] < 0.03 * recipe.rate
+
+
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(tokenizer, school, tmp_path):
+    whole = train(school[0], school[1], tokenizer, SMALL, tmp_path / "whole", quiet=True)
+    train(school[0], school[1], tokenizer, SMALL, tmp_path / "parts", stop_after=3, quiet=True)
+    resumed = train(school[0], school[1], tokenizer, SMALL, tmp_path / "parts", quiet=True)
+    for (name, one), two in zip(whole.named_parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, two), name
+    log = (tmp_path / "parts" / "log.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in log] == ["step", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "--steps takes 1 or more, got 0"),
+        ({"width": 17}, "--width 17 is no multiple of --heads 2"),
+        ({"width": 32}, r"was made with --width 16, not 32\. Go on with the same settings"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(changes, message, tokenizer, school, tmp_path):
+    train(school[0], school[1], tokenizer, SMALL, tmp_path, stop_after=1, quiet=True)
+    with pytest.raises(MechheadsError, match=message):
+        train(school[0], school[1], tokenizer, replace(SMALL, **changes), tmp_path, quiet=True)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tokenizer, school, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(MechheadsError, match="cannot write to .*Choose another --out"):
+        train(school[0], school[1], tokenizer, SMALL, tmp_path / "file", quiet=True)
+
+
+def test_training_lowers_the_loss_and_gives_a_model_that_loads(tokenizer, school, tmp_path):
+    recipe = replace(SMALL, steps=30, rate=1e-2)
+    train(school[0], school[1], tokenizer, recipe, tmp_path, save_every=10, quiet=True)
+    last = (tmp_path / "log.csv").read_text().splitlines()[-1]
+    assert float(last.split(",")[2]) < 6.5 < math.log(len(tokenizer))
+    model = load(str(tmp_path))
+    assert (model.cfg.n_layers, model.cfg.n_heads, model.cfg.n_ctx) == (1, 2, 128)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_accuracy_counts_whole_answers(right, tokenizer, school, monkeypatch):
+    def parrot(tokens):
+        """Says every next token, or anything but the next token."""
+        said = torch.nn.functional.one_hot(tokens.roll(-1, 1), len(tokenizer)).float()
+        return SimpleNamespace(logits=said if right else -said)
+
+    model = new_model(SMALL, len(tokenizer))
+    monkeypatch.setattr(model, "forward", parrot)
+    assert set(accuracies(model, tokenizer, school[1]).values()) == {float(right)}
