@@ -10,6 +10,7 @@ import functools
 import inspect
 import io
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -108,10 +109,15 @@ def help_text(verb: Callable[..., None], notes: str = "") -> str:
     if document.description:
         lines += ["", document.description]
     columns = max(60, min(shutil.get_terminal_size().columns, 110))
-    indent = " " * (width + 2)
-    fill = functools.partial(textwrap.fill, width=columns, subsequent_indent=indent)
-    lines += ["", *(fill(f"  {flag:<{width}}{text}") for flag, text in rows)]
-    return "\n".join([*lines, *(["", notes] if notes else [])])
+
+    def fill(line: str, indent: int) -> str:
+        return textwrap.fill(line, columns, subsequent_indent=" " * indent)
+
+    lines += ["", *(fill(f"  {flag:<{width}}{text}", width + 2) for flag, text in rows), ""]
+    for line in notes.splitlines():
+        columned = re.match(r" *\S+ {2,}", line)
+        lines.append(fill(line, columned.end() if columned else len(line) - len(line.lstrip()) + 4))
+    return "\n".join(lines).rstrip()
 
 
 def _check_flags(

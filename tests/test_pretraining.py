@@ -101,7 +101,7 @@ def test_settings_that_cannot_be_are_named(changes, message, tokenizer, school, 
 
 def test_a_folder_that_cannot_be_written_is_named(tokenizer, school, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(MechheadsError, match="cannot write to .*Choose another --out"):
+    with pytest.raises(MechheadsError, match=r"cannot write to .*Choose another --out"):
         train(school[0], school[1], tokenizer, SMALL, tmp_path / "file", quiet=True)
 
 
