@@ -19,18 +19,20 @@ from .prompts import Prompts
 if TYPE_CHECKING:
     import pandas as pd
 
-ABLE = 0.75
-
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Every metric of every prompt, clean and corrupted; `metric` is the one that was asked for."""
+    """Every metric of every prompt, clean and corrupted; `metric` is the one that was asked for.
+
+    `chance` is the accuracy of a model that prefers any answer, right or wrong, at random.
+    """
 
     task: str
     model: str
     metric: str
     clean: Mapping[str, Float[Tensor, " prompt"]]
     corrupt: Mapping[str, Float[Tensor, " prompt"]]
+    chance: float
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: prompt (from 0), side, metric, value."""
@@ -58,14 +60,18 @@ class Evaluation:
 
     @property
     def warning(self) -> str | None:
-        """Why a circuit found here would mean little, or None if the model does the task."""
+        """Why a circuit found here would mean little, or None if the model does the task.
+
+        It does the task if its accuracy is at least half-way from chance to 1.
+        """
         accuracy = self.clean["accuracy"].mean().item()
         said = self.clean["top1"].mean().item()
         better = self.clean[self.metric].mean().item() - self.corrupt[self.metric].mean().item()
-        if accuracy < ABLE:
+        if accuracy < (1 + self.chance) / 2:
             return (
                 f"{self.model} cannot do {self.task}: it prefers the right answer on "
-                f"{accuracy:.0%} of the prompts. A circuit of a failing model means nothing."
+                f"{accuracy:.0%} of the prompts, where chance is {self.chance:.0%}. A circuit of a "
+                "failing model means nothing."
             )
         if not better > 0:
             return (
@@ -94,8 +100,14 @@ def evaluate(
                 for name, value in _measure(model, batch, tokens).items():
                     values[side][name][batch.pairs] = value
             progress.update(len(batch.pairs))
+    sizes = [(len(pair.answers), len(pair.wrong)) for pair in prompts.pairs]
     return Evaluation(
-        prompts.task, model.cfg.model_name, metric, values["clean"], values["corrupt"]
+        prompts.task,
+        model.cfg.model_name,
+        metric,
+        values["clean"],
+        values["corrupt"],
+        chance=sum(right / (right + wrong) for right, wrong in sizes) / len(sizes),
     )
 
 

@@ -118,7 +118,13 @@ def load(
         if process:
             model.process_weights_()
         model.cfg.device = str(place)
-        model.move_model_modules_to_device()
+        try:
+            model.move_model_modules_to_device()
+        except torch.OutOfMemoryError as error:
+            raise MechheadsError(
+                f"{source.name} does not fit on {place} ({_line(error)}). Use a smaller dtype, "
+                "more --n-devices, or the CPU."
+            ) from None
     return model.eval()
 
 

@@ -8,7 +8,7 @@ from mechheads import Evaluation, evaluate
 from mechheads.models import lexicon
 
 
-def evaluation(accuracy, top1=1.0, clean=1.0, corrupt=0.0, n=10):
+def evaluation(accuracy, top1=1.0, clean=1.0, corrupt=0.0, chance=0.5, n=10):
     def column(share):
         return torch.tensor([1.0] * round(share * n) + [0.0] * (n - round(share * n)))
 
@@ -22,17 +22,22 @@ def evaluation(accuracy, top1=1.0, clean=1.0, corrupt=0.0, n=10):
             "top1": column(top1),
         },
         corrupt={"logit_diff": torch.full((n,), corrupt), "accuracy": column(0), "top1": column(0)},
+        chance=chance,
     )
 
 
 def test_a_model_that_does_the_task_gets_no_warning():
     assert evaluation(accuracy=0.9).warning is None
+    assert evaluation(accuracy=0.7, chance=0.1).warning is None
 
 
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ({"accuracy": 0.7}, "m cannot do ioi: it prefers the right answer on 70% of the prompts"),
+        (
+            {"accuracy": 0.7},
+            "cannot do ioi: it prefers the right answer on 70% of the prompts, where chance is 50%",
+        ),
         ({"accuracy": 0.9, "clean": 0.0}, "no better on the clean prompts"),
         ({"accuracy": 0.9, "top1": 0.3}, "says it on only 30% of the prompts"),
     ],
@@ -51,6 +56,12 @@ def test_frame_is_tidy_and_summary_has_mean_and_error(tiny):
     values = frame.query("side == 'clean' and metric == 'logit_diff'").value
     assert row.clean == pytest.approx(values.mean(), abs=1e-5)
     assert row.clean_se == pytest.approx(values.std() / math.sqrt(12), abs=1e-5)
+
+
+def test_chance_is_the_share_of_right_answers(tiny):
+    assert evaluate(tiny, tasks.make("ioi", lexicon(tiny), n=4)).chance == 0.5
+    prompts = tasks.make("greater_than", lexicon(tiny), n=1)
+    assert evaluate(tiny, prompts).chance == len(prompts.pairs[0].answers) / 100
 
 
 def test_order_of_prompts_is_kept_across_batches_of_several_lengths(tiny):
