@@ -52,11 +52,17 @@ def question_maker(
             for a, b in ((one.question, two.question), (one.answer, two.answer))
         )
 
+    nothing = MechheadsError(
+        f"no two questions align for the tokenizer of {lexicon.name}. Use a model with a larger "
+        "vocabulary."
+    )
+
     def example(rng: random.Random, asked: Item) -> Item:
-        while True:
+        for _ in range(1000):
             item, _ = items(rng)
             if (memorised or not held_out(item.group)) and item.question != asked.question:
                 return item
+        raise nothing
 
     def make(rng: random.Random) -> Pair:
         for _ in range(1000):
@@ -64,10 +70,7 @@ def question_maker(
             if clean.answer != corrupt.answer and alike(clean, corrupt):
                 break
         else:
-            raise MechheadsError(
-                f"no two questions align for the tokenizer of {lexicon.name}. Use a model with a "
-                "larger vocabulary."
-            )
+            raise nothing
         examples = [example(rng, clean) for _ in range(shots)]
         return Pair(
             clean=ask(instruction, examples, clean.question),
