@@ -16,6 +16,7 @@ def show(
     device: str | None = None,
     dtype: str = "float32",
     process: bool = False,
+    n_devices: int = 1,
     n_ctx: int | None = None,
     prepend_bos: bool | None = None,
     quiet: bool = False,
@@ -35,6 +36,7 @@ def show(
         device: cpu, cuda, cuda:1, mps; default: the best there is
         dtype: float32, float64, bfloat16 or float16
         process: fold layer norms and centre weights
+        n_devices: GPUs to spread the layers over
         n_ctx: longest input in tokens; default: the model's own limit, at most 2048
         prepend_bos: true or false; default: TransformerLens's custom for the architecture
         quiet: no notices and no progress bar
@@ -67,6 +69,7 @@ def show(
         device=device,
         dtype=dtype,
         process=process,
+        n_devices=n_devices,
         n_ctx=n_ctx,
         prepend_bos=prepend_bos,
         quiet=quiet,
