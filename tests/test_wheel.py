@@ -42,7 +42,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 def run(python: Path, *words: str) -> str:
     out = subprocess.run(
-        [str(python), *words], cwd=python.parent, capture_output=True, text=True, check=False
+        [str(python), "-I", *words], cwd=python.parent, capture_output=True, text=True, check=False
     )
     assert out.returncode == 0, out.stderr
     return out.stdout
