@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,9 @@ def installed(wheel, tmp_path_factory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
     python = env / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
+    # With a PYTHONPATH that leads here, pip would find mechheads installed already.
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, env=clean)
     site = next(env.glob("lib/*/site-packages"))
     (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"])
     return python
