@@ -156,7 +156,6 @@ def test_peak_memory_is_below_2_2_times_the_checkpoint(tmp_path):
     program = """
 import sys, pathlib
 from mechheads import load
-from mechheads.models import _quiet
 import transformers
 transformers.AutoModelForCausalLM, transformers.AutoTokenizer, transformers.LlamaForCausalLM
 def status(key):
