@@ -3,7 +3,8 @@
 1. The tokenizer's vocabulary is every word of the tasks, so that each is one token, and all bytes,
    so that any text can be encoded.
 2. A step draws prompts of every task from the training split, with their answers behind them, and
-   runs them in a few groups of like length. Answer tokens weigh 1, other tokens 0.1.
+   runs them in a few groups of like length. Answer tokens weigh 1, those of the solved examples
+   before the question too; other tokens weigh 0.1.
 3. AdamW, warm-up, constant, then cosine; attention dropout in the last part, which spreads each
    job over more heads.
 4. Every step's data and dropout depend on the seed and the step alone, so that a run which was
@@ -14,6 +15,7 @@ import csv
 import json
 import math
 import random
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,44 +120,60 @@ def _introduced(pair: Pair) -> list[str]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Token rows padded at the end, and the weight of predicting each token."""
+    """Token rows padded at the end, the weight of predicting each token, and what is asked for."""
 
     tokens: Tensor
     weights: Tensor
+    asked: Tensor
 
 
 def rows(
     tokenizer: PreTrainedTokenizerFast, drawn: Sequence[tuple[str, str]], groups: int = 9
 ) -> list[Rows]:
     """The examples as token rows behind an end-of-text token, in groups of like length."""
-    encoded = []
-    for prompt, answer in drawn:
-        before = [0, *tokenizer.encode(prompt, add_special_tokens=False)]
-        encoded.append((before, tokenizer.encode(answer, add_special_tokens=False)))
-    encoded.sort(key=lambda row: len(row[0]) + len(row[1]))
+    encoded = sorted((_encode(tokenizer, *example) for example in drawn), key=len)
     made = []
     for part in _parts(encoded, groups):
-        width = max(len(before) + len(answer) for before, answer in part)
-        tokens, weights = torch.zeros(len(part), width).long(), torch.zeros(len(part), width)
-        for i, (before, answer) in enumerate(part):
-            end = len(before) + len(answer)
-            tokens[i, :end] = torch.tensor([*before, *answer])
-            weights[i, 1 : len(before)] = 0.1
-            weights[i, len(before) : end] = 1.0
-        made.append(Rows(tokens, weights))
+        tokens = torch.zeros(len(part), max(map(len, part))).long()
+        weights, asked = torch.zeros(tokens.shape), torch.zeros(tokens.shape).bool()
+        for i, row in enumerate(part):
+            end = len(row)
+            tokens[i, :end], weights[i, :end], asked[i, :end] = torch.tensor(row).T
+        made.append(Rows(tokens, weights, asked))
     return made
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerFast, prompt: str, answer: str
+) -> list[tuple[int, float, int]]:
+    """Tokens, their weights (0 for the first, 1 for answers, 0.1 else) and 1 for the answer."""
+    whole = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)
+    spans = _solved(prompt)
+    before = [
+        (token, 1.0 if any(a <= begin and end <= b for a, b in spans) else 0.1, 0)
+        for token, (begin, end) in zip(whole["input_ids"], whole["offset_mapping"], strict=True)
+    ]
+    after = [(token, 1.0, 1) for token in tokenizer.encode(answer, add_special_tokens=False)]
+    return [(0, 0.0, 0), *before, *after]
+
+
+def _solved(prompt: str) -> list[tuple[int, int]]:
+    """Where answers stand inside of a prompt: of examples, and arguments from the second on."""
+    answers = list(re.finditer(r"\nAnswer:( [^\n]+)\n", prompt))
+    arguments = list(re.finditer(r"\n    :param( \w+):", prompt))[1:]
+    return [found.span(1) for found in (*answers, *arguments)]
 
 
 def _parts(encoded: list, groups: int) -> list[list]:
     """The sorted rows cut where the padding is least: at equal steps of their length."""
-    total = sum(len(b) + len(a) for b, a in encoded)
+    total = sum(map(len, encoded))
     parts: list[list] = [[]]
     used = 0
     for row in encoded:
         if used > total * len(parts) / groups:
             parts.append([])
         parts[-1].append(row)
-        used += len(row[0]) + len(row[1])
+        used += len(row)
     return parts
 
 
@@ -193,8 +211,8 @@ def accuracies(
         good = 0
         for part in rows(tokenizer, drawn):
             said = model(part.tokens).logits[:, :-1].argmax(-1)
-            answer = part.weights[:, 1:] == 1
-            good += int(((said == part.tokens[:, 1:]) | ~answer).all(-1).sum())
+            wrong = (said != part.tokens[:, 1:]) & part.asked[:, 1:]
+            good += int((~wrong.any(-1)).sum())
         found[task] = good / len(pairs)
     return found
 

@@ -13,13 +13,13 @@ COUNTS = {
     "ioi_long": 8,
     "docstring": 14,
     "greater_than": 10,
-    "math": 64,
+    "math": 96,
     "syntax": 24,
-    "common_sense": 16,
+    "common_sense": 20,
     "retrieval": 14,
     "knowledge_recall": 16,
     "math_calculation": 24,
-    "inference": 16,
+    "inference": 20,
 }
 # Options in turn, so that positions alone solve nothing.
 VARIANTS = {

@@ -4,7 +4,8 @@ Question: Tom has 5 apples and buys 3 more. How many apples does Tom have now?
 Answer:                             -> " 8"; with 4 for the 3, " 9", which is the wrong one here
 
 Addition, subtraction and multiplication. The corrupted prompt has another second number. A group
-is the operation with its two numbers.
+is the operation with its two numbers, the same as in the task `math`; for a product, which can only
+be memorised, also the things that are counted.
 """
 
 import random
@@ -53,8 +54,9 @@ def maker(lexicon: Lexicon, *, high: int = 20, factor: int = 9, shots: int = 1) 
 
         def item(b: int) -> Item:
             result = (a + b, a - b, a * b)[kind]
-            low, large = sorted((a, b))
-            group = f"{'+-*'[kind]} {large} {low}"
+            group = f"{('add', 'subtract', 'multiply')[kind]} {max(a, b)} {min(a, b)}"
+            if kind == 2:
+                group += f" {words['things']}"
             return Item(template.format(a=a, b=b, **words), str(result), group)
 
         return item(seconds[0]), item(seconds[1])

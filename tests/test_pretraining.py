@@ -61,6 +61,23 @@ def test_weights_are_one_on_answers_and_a_tenth_elsewhere(tokenizer):
         assert tokenizer.decode(row[(weights > 0) & (weights < 1)]) in ("Then, Mary", "The war")
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answer", "weighty"),
+    [
+        ("Question: car\nAnswer: cars\n\nQuestion: child\nAnswer:", " children", " cars children"),
+        (
+            "\n    :param size: of it\n    :param name: for it\n    :param",
+            " path",
+            " name path",
+        ),
+    ],
+)
+def test_solved_examples_weigh_as_much_as_the_answer(prompt, answer, weighty, tokenizer):
+    (part,) = rows(tokenizer, [(prompt, answer)], groups=1)
+    assert tokenizer.decode(part.tokens[part.weights == 1]) == weighty
+    assert tokenizer.decode(part.tokens[part.asked]) == answer
+
+
 def test_undecided_prompts_are_answered_by_a_name_that_they_hold(school):
     few, _ = school
     share = replace(few["ioi"], undecided=1.0, count=40)
