@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .batches import Batch as Batch
+    from .edges import Edges as Edges
+    from .edges import count_edges as count_edges
     from .errors import MechheadsError as MechheadsError
     from .evaluation import Evaluation as Evaluation
     from .evaluation import evaluate as evaluate
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
 # Imported on first use: torch takes seconds, and `--help` must not wait for it.
 _HOMES = {
     "Batch": "batches",
+    "Edges": "edges",
     "Evaluation": "evaluation",
     "METRICS": "metrics",
     "MechheadsError": "errors",
     "Model": "models",
     "Pair": "prompts",
     "Prompts": "prompts",
+    "count_edges": "edges",
     "evaluate": "evaluation",
     "lexicon": "models",
     "load": "models",
@@ -38,11 +42,13 @@ _HOMES = {
 __all__ = [
     "METRICS",
     "Batch",
+    "Edges",
     "Evaluation",
     "MechheadsError",
     "Model",
     "Pair",
     "Prompts",
+    "count_edges",
     "evaluate",
     "lexicon",
     "load",

@@ -4,7 +4,8 @@
 2. transformers reads the weights, safetensors or GGUF, once, in the chosen dtype;
 3. the config is derived from the model's own config, never from its name;
 4. TransformerLens's converters rename the weights; they stay the tensors that were read;
-5. the result is run beside the original on a few tokens: the logits must agree.
+5. a sparse model's gates become permanent hooks, so that its pattern hooks show what is attended;
+6. the result is run beside the original on a few tokens: the logits must agree.
 """
 
 import contextlib
@@ -14,7 +15,8 @@ import logging
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens import loading_from_pretrained as lens
 from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
+from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.activation_functions import apply_softcap
 
-from . import sources
+from . import gates, sources
 from .architectures import DERIVED
 from .errors import MechheadsError, suggest, unknown
 from .prompts import Lexicon, read
@@ -105,8 +108,12 @@ def load(
                 cfg["default_prepend_bos"] = prepend_bos
             model = _convert(hf_model, cfg)
             _give_tokenizer(model, tokenizer)
+            config = hf_model.config.to_dict()
+            bias = gates.read(source.folder, config, model.cfg.n_layers, model.cfg.n_heads)
+            if bias is not None:
+                _add_gates(model, bias)
             if kind in (torch.float32, torch.float64):
-                _compare(source, hf_model, model)
+                _compare(source, hf_model, model, bias)
         except MechheadsError:
             raise
         except Exception as error:
@@ -116,7 +123,8 @@ def load(
             ) from error
         del hf_model
         if process:
-            model.process_weights_()
+            # Value biases can be folded only where the rows of the pattern sum to one.
+            model.load_and_process_state_dict(model.state_dict(), fold_value_biases=bias is None)
         model.cfg.device = str(place)
         try:
             model.move_model_modules_to_device()
@@ -126,6 +134,54 @@ def load(
                 "more --n-devices, or the CPU."
             ) from None
     return model.eval()
+
+
+@dataclass(frozen=True)
+class Original:
+    """A model as transformers runs it: what is trained, and saved as a directory again."""
+
+    name: str
+    hf_model: Any
+    tokenizer: Any
+    prepend_bos: bool
+    n_layers: int
+    n_heads: int
+    n_ctx: int
+
+
+def load_original(
+    name: str, *, revision: str | None = None, device: str | None = None, quiet: bool = False
+) -> Original:
+    """The model behind any name that `load` takes, in float32, with attention computed eagerly."""
+    place = _device(device, 1)
+    source = sources.find(name, revision, quiet=quiet)
+    with _quiet():
+        hf_model, tokenizer = _read(source, torch.float32)
+        hf_model.config.__dict__.pop("quantization_config", None)
+        if sources.SPARSE_MARK in hf_model.config.to_dict():
+            raise MechheadsError(f"{name} is sparse already. Give the dense model it was made of.")
+        cfg = _config(source, hf_model.config)
+        if cfg.get("positional_embedding_type") == "alibi":
+            raise MechheadsError(
+                f"{name} cannot be made sparse: its attention scores (ALiBi) are known only up to "
+                "a shift per query, so that gates on them mean nothing. Use another architecture."
+            )
+        _complete_tokenizer(tokenizer)
+        hf_model.set_attn_implementation("eager")
+        return Original(
+            name,
+            hf_model.to(place),
+            tokenizer,
+            cfg["default_prepend_bos"],
+            cfg["n_layers"],
+            cfg["n_heads"],
+            _context(cfg["n_ctx"], None, source),
+        )
+
+
+def is_gated(model: Model) -> bool:
+    """Whether the model is sparse: its attention goes through edge gates."""
+    return hasattr(model, "edge_gates")
 
 
 def save_gguf_as_directory(folder: Path, gguf: str) -> None:
@@ -159,6 +215,24 @@ def logits_at_end(
     cache.previous_attention_mask = cache.previous_attention_mask[pair_of]
     own = _continue(model, tokens[:, 1 - steps :], cache)
     return _unembed(model, torch.cat([shared[pair_of], own], dim=1))
+
+
+def with_patterns(
+    model: Model,
+    tokens: Int[Tensor, "row pos"],
+    see: Callable[[int, Float[Tensor, "row head query key"]], None],
+) -> None:
+    """Run the tokens and show every layer's attention pattern to `see(layer, pattern)`."""
+
+    def hook(pattern: Tensor, hook: HookPoint) -> None:
+        see(hook.layer(), pattern)
+
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+    model.run_with_hooks(
+        tokens.to(model.W_E.device),
+        stop_at_layer=model.cfg.n_layers,
+        fwd_hooks=[(name, hook) for name in names],
+    )
 
 
 def _continue(
@@ -315,13 +389,38 @@ def _convert(hf_model: Any, cfg: dict[str, Any]) -> Model:
     return model
 
 
-def _compare(source: sources.Source, hf_model: Any, model: Model) -> None:
+def _add_gates(model: Model, bias: Float[Tensor, "layer head"]) -> None:
+    """Close edges for good: the gates are read off the scores and multiply the pattern."""
+    model.register_buffer("edge_gates", bias, persistent=False)
+
+    def keep_gates(scores: Tensor, hook: HookPoint) -> None:
+        hook.ctx["open"] = gates.gate_logits(scores, bias[hook.layer()]) > 0
+
+    def close(pattern: Tensor, hook: HookPoint) -> Tensor:
+        attention: Any = model.blocks[hook.layer()].attn
+        return pattern * attention.hook_attn_scores.ctx.pop("open")
+
+    for block in model.blocks:
+        attention: Any = block.attn
+        attention.hook_attn_scores.add_perma_hook(keep_gates)
+        attention.hook_pattern.add_perma_hook(close)
+
+
+def _compare(
+    source: sources.Source,
+    hf_model: Any,
+    model: Model,
+    bias: Float[Tensor, "layer head"] | None,
+) -> None:
     """Both models on sixteen tokens: a conversion that changes the logits is refused."""
     count = min(16, model.cfg.n_ctx)
     tokens = torch.arange(0, count * 7, 7)[None] % model.cfg.d_vocab
-    with torch.inference_mode():
-        theirs = hf_model(tokens, use_cache=False).logits[0].double()
+    with torch.inference_mode(), contextlib.ExitStack() as stack:
         ours = model(tokens)[0].double()
+        if bias is not None:
+            hf_model.set_attn_implementation("eager")
+            stack.enter_context(gates.Gated(bias))
+        theirs = hf_model(tokens, use_cache=False).logits[0].double()
     error = (theirs - ours).abs().max().item()
     scale = theirs.std().item()
     if not error <= 1e-3 * max(1.0, scale):
@@ -337,6 +436,10 @@ def _give_tokenizer(model: Model, tokenizer: Any) -> None:
     model.tokenizer = tokenizer
     model.cfg.tokenizer_prepends_bos = len(tokenizer.encode("")) > 0
     tokenizer.padding_side = "right"
+    _complete_tokenizer(tokenizer)
+
+
+def _complete_tokenizer(tokenizer: Any) -> None:
     if tokenizer.eos_token is None:
         tokenizer.eos_token = "<|endoftext|>"
     for kind in ("pad_token", "bos_token"):

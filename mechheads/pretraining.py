@@ -3,33 +3,30 @@
 1. The tokenizer's vocabulary is every word of the tasks, so that each is one token, and all bytes,
    so that any text can be encoded.
 2. A step draws prompts of every task from the training split, with their answers behind them, and
-   runs them in a few groups of like length. Answer tokens weigh 1, those of the solved examples
-   before the question too; other tokens weigh 0.1.
+   runs them in a few groups of like length; `rows` says what each token weighs.
 3. AdamW, warm-up, constant, then cosine; attention dropout in the last part, which spreads each
    job over more heads.
 4. Every step's data and dropout depend on the seed and the step alone, so that a run which was
    stopped and resumed from its checkpoint ends with the same weights.
 """
 
-import csv
-import json
 import math
-import random
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from . import checkpoints
 from .errors import MechheadsError
+from .outputs import append_row, prepare
 from .progress import bar
-from .prompts import Pair, Share, draw
+from .prompts import Pair, Share
+from .rows import Lessons, Rows, rows, task_lessons
 
 END = "<|endoftext|>"
 # A word with the space before it, one or two digits with theirs, a run of line breaks with the
@@ -99,84 +96,6 @@ def new_model(recipe: Recipe, vocabulary: int) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(config)
 
 
-def examples(share: Share, rng: random.Random) -> list[tuple[str, str]]:
-    """Prompts of the training split with an answer each."""
-    drawn = []
-    for i in range(share.count):
-        maker = share.makers[i % len(share.makers)]
-        (pair,) = draw(maker, 1, rng, "train")
-        if rng.random() < share.undecided:
-            drawn.append((pair.corrupt, rng.choice(_introduced(pair))))
-        else:
-            drawn.append((pair.clean, rng.choice(pair.answers)))
-    return drawn
-
-
-def _introduced(pair: Pair) -> list[str]:
-    """The two first words in which the corrupted prompt differs from the clean one."""
-    words = zip(pair.clean.split(), pair.corrupt.split(), strict=True)
-    return [f" {b.strip('.,')}" for a, b in words if a != b][:2]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Token rows padded at the end, the weight of predicting each token, and what is asked for."""
-
-    tokens: Tensor
-    weights: Tensor
-    asked: Tensor
-
-
-def rows(
-    tokenizer: PreTrainedTokenizerFast, drawn: Sequence[tuple[str, str]], groups: int = 9
-) -> list[Rows]:
-    """The examples as token rows behind an end-of-text token, in groups of like length."""
-    encoded = sorted((_encode(tokenizer, *example) for example in drawn), key=len)
-    made = []
-    for part in _parts(encoded, groups):
-        tokens = torch.zeros(len(part), max(map(len, part))).long()
-        weights, asked = torch.zeros(tokens.shape), torch.zeros(tokens.shape).bool()
-        for i, row in enumerate(part):
-            end = len(row)
-            tokens[i, :end], weights[i, :end], asked[i, :end] = torch.tensor(row).T
-        made.append(Rows(tokens, weights, asked))
-    return made
-
-
-def _encode(
-    tokenizer: PreTrainedTokenizerFast, prompt: str, answer: str
-) -> list[tuple[int, float, int]]:
-    """Tokens, their weights (0 for the first, 1 for answers, 0.1 else) and 1 for the answer."""
-    whole = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)
-    spans = _solved(prompt)
-    before = [
-        (token, 1.0 if any(a <= begin and end <= b for a, b in spans) else 0.1, 0)
-        for token, (begin, end) in zip(whole["input_ids"], whole["offset_mapping"], strict=True)
-    ]
-    after = [(token, 1.0, 1) for token in tokenizer.encode(answer, add_special_tokens=False)]
-    return [(0, 0.0, 0), *before, *after]
-
-
-def _solved(prompt: str) -> list[tuple[int, int]]:
-    """Where answers stand inside of a prompt: of examples, and arguments from the second on."""
-    answers = list(re.finditer(r"\nAnswer:( [^\n]+)\n", prompt))
-    arguments = list(re.finditer(r"\n    :param( \w+):", prompt))[1:]
-    return [found.span(1) for found in (*answers, *arguments)]
-
-
-def _parts(encoded: list, groups: int) -> list[list]:
-    """The sorted rows cut where the padding is least: at equal steps of their length."""
-    total = sum(map(len, encoded))
-    parts: list[list] = [[]]
-    used = 0
-    for row in encoded:
-        if used > total * len(parts) / groups:
-            parts.append([])
-        parts[-1].append(row)
-        used += len(row)
-    return parts
-
-
 def loss_of(model: GPT2LMHeadModel, part: Rows) -> Tensor:
     """Weighted sum of the token losses; of the light tokens a random three in ten stand for all."""
     hidden = model.transformer(part.tokens).last_hidden_state[:, :-1]
@@ -228,34 +147,33 @@ def train(
     save_every: int = 250,
     quiet: bool = False,
 ) -> GPT2LMHeadModel:
-    """Train, or go on from the checkpoint in `out`; writes `log.csv` and the model's directory."""
+    """Train, or go on from the checkpoint; the model's directory is `out`, the rest below it."""
     _check(recipe)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "log.csv").open("a").close()
-    except OSError as error:
-        raise MechheadsError(
-            f"cannot write to {out} ({error.strerror}). Choose another --out."
-        ) from None
+    training = prepare(out / "training")
     model = new_model(recipe, len(tokenizer))
     optimizer = _optimizer(model, recipe)
-    begin = _restore(out, model, optimizer, recipe)
+    named, settings = dict(model.named_parameters()), asdict(recipe)
+    checkpoint = training / "checkpoint.safetensors"
+    state = checkpoints.restore(checkpoint, named, optimizer, settings)
+    begin, spent = state.get("step", 0), state.get("seconds", 0.0)
     end = recipe.steps if stop_after is None else min(recipe.steps, stop_after)
+    lessons = task_lessons(tokenizer, shares, recipe.seed)
     clock = time.monotonic()
-    with bar(end - begin, "Steps", quiet) as progress:
+    with bar(recipe.steps, "Steps", quiet, initial=begin) as progress:
         for step in range(begin, end):
-            loss = _step(model, optimizer, shares, tokenizer, recipe, step)
+            loss = _step(model, optimizer, lessons, recipe, step)
             progress.set_postfix(loss=f"{loss:.3f}", refresh=False)
             progress.update()
             if (step + 1) % save_every == 0 or step + 1 == end:
                 found = accuracies(model, tokenizer, tests)
-                seconds = time.monotonic() - clock
-                _log(
-                    out,
+                seconds = spent + time.monotonic() - clock
+                append_row(
+                    training / "log.csv",
                     {"step": step + 1, "seconds": f"{seconds:.0f}", "loss": f"{loss:.4f}"}
                     | {task: f"{value:.3f}" for task, value in found.items()},
                 )
-                _save(out, model, optimizer, recipe, step + 1)
+                state = {"step": step + 1, "seconds": seconds}
+                checkpoints.save(checkpoint, named, optimizer, settings, state)
     model.config.attn_pdrop = 0.0
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -273,15 +191,12 @@ def _check(recipe: Recipe) -> None:
 def _step(
     model: GPT2LMHeadModel,
     optimizer: torch.optim.Optimizer,
-    shares: Mapping[str, Share],
-    tokenizer: PreTrainedTokenizerFast,
+    lessons: Lessons,
     recipe: Recipe,
     step: int,
 ) -> float:
-    rng = random.Random(f"{recipe.seed}/{step}")
     torch.manual_seed(recipe.seed * 1_000_003 + step)
-    drawn = [example for share in shares.values() for example in examples(share, rng)]
-    parts = rows(tokenizer, drawn)
+    parts = lessons(step)
     total = sum(float(part.weights.sum()) for part in parts)
     _set_dropout(model, recipe.dropout if step >= recipe.dropout_from * recipe.steps else 0.0)
     for group in optimizer.param_groups:
@@ -312,57 +227,3 @@ def _optimizer(model: GPT2LMHeadModel, recipe: Recipe) -> torch.optim.AdamW:
         {"params": others, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98))
-
-
-def _save(
-    out: Path, model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, recipe: Recipe, step: int
-) -> None:
-    """The checkpoint, safetensors only, written whole or not at all."""
-    state = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    for i, moments in optimizer.state_dict()["state"].items():
-        state |= {f"optimizer.{i}.{key}": value for key, value in moments.items()}
-    metadata = {"step": str(step), "recipe": json.dumps(recipe.__dict__)}
-    save_file(state, out / "checkpoint.partial", metadata=metadata)
-    (out / "checkpoint.partial").replace(out / "checkpoint.safetensors")
-
-
-def _restore(
-    out: Path, model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, recipe: Recipe
-) -> int:
-    """The step to go on from: 0 without a checkpoint."""
-    from safetensors import safe_open
-
-    file = out / "checkpoint.safetensors"
-    if not file.exists():
-        return 0
-    with safe_open(file, "pt") as saved:
-        metadata = saved.metadata()
-    if (made_by := json.loads(metadata["recipe"])) != recipe.__dict__:
-        other = next(key for key, value in recipe.__dict__.items() if made_by.get(key) != value)
-        raise MechheadsError(
-            f"{file} was made with --{other} {made_by.get(other)}, not {getattr(recipe, other)}. "
-            "Go on with the same settings, or choose another --out."
-        )
-    state = load_file(file)
-    named = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, parameter in named.items():
-            parameter.copy_(state[f"model.{name}"])
-    moments: dict[int, dict[str, Tensor]] = {}
-    for key, value in state.items():
-        if key.startswith("optimizer."):
-            _, i, name = key.split(".")
-            moments.setdefault(int(i), {})[name] = value
-    whole = optimizer.state_dict()
-    optimizer.load_state_dict(whole | {"state": moments})
-    return int(metadata["step"])
-
-
-def _log(out: Path, row: Mapping[str, str | int]) -> None:
-    file = out / "log.csv"
-    new = not file.stat().st_size
-    with file.open("a", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(row))
-        if new:
-            writer.writeheader()
-        writer.writerow(row)

@@ -18,6 +18,7 @@ from .errors import MechheadsError, suggest
 from .progress import Bar, QuietBar
 
 EMBEDDED = Path(__file__).parent / "embedded"
+SPARSE_MARK = "edge_gates"  # the field of config.json that says a model is sparse
 
 # Names worth suggesting to someone who mistypes one.
 WELL_KNOWN = (
@@ -159,6 +160,11 @@ def check(source: Source) -> dict[str, Any]:
     for file in source.files:
         _check_safetensors(file)
     return config
+
+
+def is_sparse(source: Source) -> bool:
+    """Whether the source's config.json says that it is a sparse model."""
+    return not source.gguf and SPARSE_MARK in check(source)
 
 
 def _check_safetensors(file: Path) -> None:

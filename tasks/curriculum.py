@@ -7,19 +7,19 @@ from mechheads.prompts import Lexicon, Pair, Share, draw, words_as_tokens
 
 from . import TASKS, facts, words
 
-# Prompts per step. Arithmetic needs by far the most; see the model card.
+# Prompts per step. Arithmetic needs by far the most; questions hold a solved one each.
 COUNTS = {
     "ioi": 12,
     "ioi_long": 8,
-    "docstring": 14,
+    "docstring": 12,
     "greater_than": 10,
     "math": 96,
-    "syntax": 24,
-    "common_sense": 20,
-    "retrieval": 14,
-    "knowledge_recall": 16,
-    "math_calculation": 24,
-    "inference": 20,
+    "syntax": 14,
+    "common_sense": 14,
+    "retrieval": 10,
+    "knowledge_recall": 10,
+    "math_calculation": 18,
+    "inference": 14,
 }
 # Options in turn, so that positions alone solve nothing.
 VARIANTS = {
@@ -32,12 +32,13 @@ VARIANTS = {
 UNDECIDED = {"ioi": 0.12, "ioi_long": 0.12}
 
 
-def shares(lexicon: Lexicon) -> dict[str, Share]:
-    """Every task's share of a training step."""
+def shares(lexicon: Lexicon, total: int | None = None) -> dict[str, Share]:
+    """Every task's share of a training step of about `total` prompts, at least one each."""
+    scale = 1.0 if total is None else total / sum(COUNTS.values())
     return {
         name: Share(
             tuple(TASKS[name].maker(lexicon, **options) for options in VARIANTS.get(name, [{}])),
-            count,
+            max(1, round(count * scale)),
             UNDECIDED.get(name, 0.0),
         )
         for name, count in COUNTS.items()

@@ -12,12 +12,11 @@ from mechheads.pretraining import (
     Recipe,
     accuracies,
     build_tokenizer,
-    examples,
     new_model,
     rate_at,
-    rows,
     train,
 )
+from mechheads.rows import examples, rows
 from tasks.curriculum import COUNTS, held_out_pairs, shares, texts
 
 SMALL = Recipe(layers=1, heads=2, width=16, steps=4, warm_up=2, dropout_from=0.5)
@@ -98,7 +97,7 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(tokenizer
     resumed = train(school[0], school[1], tokenizer, SMALL, tmp_path / "parts", quiet=True)
     for (name, one), two in zip(whole.named_parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, two), name
-    log = (tmp_path / "parts" / "log.csv").read_text().splitlines()
+    log = (tmp_path / "parts" / "training" / "log.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in log] == ["step", "3", "4"]
 
 
@@ -125,7 +124,7 @@ def test_a_folder_that_cannot_be_written_is_named(tokenizer, school, tmp_path):
 def test_training_lowers_the_loss_and_gives_a_model_that_loads(tokenizer, school, tmp_path):
     recipe = replace(SMALL, steps=30, rate=1e-2)
     train(school[0], school[1], tokenizer, recipe, tmp_path, save_every=10, quiet=True)
-    last = (tmp_path / "log.csv").read_text().splitlines()[-1]
+    last = (tmp_path / "training" / "log.csv").read_text().splitlines()[-1]
     assert float(last.split(",")[2]) < 6.5 < math.log(len(tokenizer))
     model = load(str(tmp_path))
     assert (model.cfg.n_layers, model.cfg.n_heads, model.cfg.n_ctx) == (1, 2, 128)

@@ -1,0 +1,73 @@
+"""The state of a training run on disk: parameters, the optimizer's moments, and where it stands.
+
+Safetensors only, written whole or not at all. A run that goes on from it ends with the same bytes
+as one that was never stopped.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .errors import MechheadsError
+
+
+def save(
+    file: Path,
+    parameters: Mapping[str, Tensor],
+    optimizer: torch.optim.Optimizer,
+    settings: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> None:
+    """Write a checkpoint; `state` is what the run needs beside its tensors, e.g. the step."""
+    tensors = {f"parameter.{name}": p.detach().contiguous() for name, p in parameters.items()}
+    for i, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{i}.{key}": value for key, value in moments.items()}
+    metadata = {"settings": json.dumps(dict(settings)), "state": json.dumps(dict(state))}
+    partial = file.with_suffix(".partial")
+    save_file(tensors, partial, metadata=metadata)
+    partial.replace(file)
+
+
+def restore(
+    file: Path,
+    parameters: Mapping[str, Tensor],
+    optimizer: torch.optim.Optimizer,
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Fill parameters and optimizer from a checkpoint of the same settings and give its state.
+
+    Without a checkpoint nothing is filled and the state is empty.
+    """
+    if not file.exists():
+        return {}
+    try:
+        with safe_open(file, "pt") as saved:
+            metadata = saved.metadata()
+        tensors = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise MechheadsError(
+            f"{file} is damaged ({error}). Delete it to begin again, or choose another --out."
+        ) from None
+    made_by = json.loads(metadata["settings"])
+    for name, value in settings.items():
+        if made_by.get(name) != value:
+            raise MechheadsError(
+                f"{file} was made with --{name.replace('_', '-')} {made_by.get(name)}, not "
+                f"{value}. Go on with the same settings, or choose another --out."
+            )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[f"parameter.{name}"])
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimizer."):
+            _, i, name = key.split(".")
+            moments.setdefault(int(i), {})[name] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+    return json.loads(metadata["state"])

@@ -1,0 +1,136 @@
+"""The curves of a training run, from its log: `training/log.csv` becomes `training/report.html`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from .pages import Section, write_page
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+# Okabe and Ito's colours, told apart by every kind of colour vision; lines also differ in dashes.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot of a log: which columns, what the axis says, and a line not to cross."""
+
+    title: str
+    axis: str
+    columns: Mapping[str, str]
+    log: bool = False
+    percent: bool = False
+    limit: str = ""
+
+
+SPARSE_PANELS = (
+    Panel(
+        "Loss above the dense model's",
+        "nats per weighted token",
+        {"train_gap": "training, random gates", "test_gap": "held out, deterministic gates"},
+        limit="slack",
+    ),
+    Panel(
+        "Attention edges left",
+        "% of the causal edges",
+        {"train_density": "training, expected", "test_density": "held out, deterministic gates"},
+        log=True,
+        percent=True,
+        limit="density",
+    ),
+    Panel("Multiplier of the density", "c", {"multiplier": "c"}, log=True),
+    Panel("Heads with an open edge", "heads", {"live_heads": "held out"}),
+)
+
+
+def write_curves(
+    training: Path,
+    title: str,
+    settings: Mapping[str, object],
+    panels: Sequence[Panel] = SPARSE_PANELS,
+) -> Path:
+    """The report of a run, from the log in its training folder."""
+    log = pd.read_csv(training / "log.csv").drop_duplicates("step", keep="last")
+    last = {str(name): value for name, value in log.iloc[-1].items()}
+    sections = [
+        Section("Curves", figure=draw(log, panels, settings)),
+        Section("At the end", table=last),
+        Section("Settings", table=settings),
+    ]
+    return write_page(training / "report.html", title, sections)
+
+
+def accuracy_panels(log: Path) -> tuple[Panel, ...]:
+    """The panels of a pretraining log: its loss, and a line for every task."""
+    tasks = list(pd.read_csv(log, nrows=1).columns)[3:]
+    half = math.ceil(len(tasks) / 2)
+    return (
+        Panel("Training loss", "nats per weighted token", {"loss": "loss"}),
+        *(
+            Panel(
+                "Held-out accuracy" + (", other tasks" if part else ""),
+                "% of the prompts",
+                {task: task for task in tasks[part * half : (part + 1) * half]},
+                percent=True,
+            )
+            for part in (0, 1)
+        ),
+    )
+
+
+def draw(log: pd.DataFrame, panels: Sequence[Panel], settings: Mapping[str, object]) -> "go.Figure":
+    """One plot per panel, two in a row, each with a legend of its own."""
+    from plotly.subplots import make_subplots
+
+    rows = math.ceil(len(panels) / 2)
+    figure = make_subplots(
+        rows, 2, subplot_titles=[p.title for p in panels], vertical_spacing=0.3 / rows
+    )
+    for i, panel in enumerate(panels):
+        place: Any = {"row": i // 2 + 1, "col": i % 2 + 1}
+        legend = f"legend{i + 1}" if i else "legend"
+        scale = 100 if panel.percent else 1
+        for j, (column, name) in enumerate(panel.columns.items()):
+            figure.add_scatter(
+                x=log["step"],
+                y=log[column] * scale,
+                name=name,
+                mode="lines+markers" if len(log) < 3 else "lines",
+                line={"color": COLORS[j % len(COLORS)], "dash": DASHES[j % len(DASHES)]},
+                legend=legend,
+                showlegend=len(panel.columns) > 1,
+                **place,
+            )
+        if panel.limit:
+            value = float(str(settings[panel.limit])) * scale
+            figure.add_hline(
+                y=value, line_dash="dot", line_color="#555", annotation_text=panel.limit, **place
+            )
+        figure.update_xaxes(title_text="step", **place)
+        figure.update_yaxes(
+            title_text=panel.axis,
+            type="log" if panel.log else "linear",
+            exponentformat="none",
+            **place,
+        )
+        axes: Any = figure.get_subplot(place["row"], place["col"])
+        figure.update_layout(
+            {
+                legend: {
+                    "x": axes.xaxis.domain[1],
+                    "y": axes.yaxis.domain[1],
+                    "xanchor": "right",
+                    "yanchor": "top",
+                    "bgcolor": "rgba(255,255,255,.8)",
+                }
+            }
+        )
+    figure.update_layout(template="simple_white", height=380 * rows, margin={"t": 50, "r": 20})
+    return figure

@@ -1,0 +1,85 @@
+"""Counts the attention edges that a model uses: per prompt, head and task.
+
+An edge is a query position with a key position at or before it, in one head. A dense model uses
+all of them, since a softmax gives no weight of exactly 0; a sparse model uses those that its gates
+leave open. With a threshold above 0 an edge is used if its weight is above it.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from .batches import token_ids
+from .errors import MechheadsError
+from .models import Model, with_patterns
+from .progress import bar
+from .prompts import Prompts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges used on the clean prompts of a task; `possible` are the causal edges of one head."""
+
+    task: str
+    model: str
+    used: Int[Tensor, "prompt layer head"]
+    possible: Int[Tensor, " prompt"]
+
+    @property
+    def density(self) -> float:
+        """Share of the causal edges of all heads and prompts that is used."""
+        heads = self.used.shape[1] * self.used.shape[2]
+        return self.used.sum().item() / (self.possible.sum().item() * heads)
+
+    @property
+    def per_prompt(self) -> float:
+        """Edges used on a prompt, on average."""
+        return self.used.sum().item() / len(self.used)
+
+    @property
+    def live(self) -> int:
+        """Heads that use an edge on any prompt."""
+        return int((self.used.sum(0) > 0).sum())
+
+    def frame(self) -> "pd.DataFrame":
+        """A tidy frame: task, prompt (from 0), layer, head, used, possible."""
+        import pandas as pd
+
+        _, layers, heads = self.used.shape
+        return pd.DataFrame(
+            [
+                (self.task, p, layer, head, int(self.used[p, layer, head]), int(self.possible[p]))
+                for p in range(len(self.used))
+                for layer in range(layers)
+                for head in range(heads)
+            ],
+            columns=pd.Index(["task", "prompt", "layer", "head", "used", "possible"]),
+        )
+
+
+@torch.inference_mode()
+def count_edges(
+    model: Model, prompts: Prompts, *, threshold: float = 0.0, quiet: bool = False
+) -> Edges:
+    """count_edges(model, prompts).density; one forward pass per prompt."""
+    if not 0 <= threshold < 1:
+        raise MechheadsError(f"threshold is a weight from 0 to below 1, got {threshold}.")
+    used = torch.zeros(len(prompts), model.cfg.n_layers, model.cfg.n_heads, dtype=torch.long)
+    possible = torch.zeros(len(prompts), dtype=torch.long)
+    with bar(len(prompts), "Prompts counted", quiet) as progress:
+        for i, pair in enumerate(prompts.pairs):
+            ids = token_ids(model, pair.clean)
+            possible[i] = len(ids) * (len(ids) + 1) // 2
+
+            def count(layer: int, pattern: Tensor, prompt: int = i) -> None:
+                used[prompt, layer] = (pattern[0] > threshold).sum(dim=(1, 2)).cpu()
+
+            with_patterns(model, torch.tensor([ids]), count)
+            progress.update()
+    return Edges(prompts.task, model.cfg.model_name, used, possible)

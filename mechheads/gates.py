@@ -1,0 +1,171 @@
+"""Edge gates: which attention edges a sparse model uses (after arXiv:2512.05865).
+
+1. The gate of query i and key j in a head is the attention score plus the head's bias:
+   g = q_i k_j / sqrt(d_head) + b. The edge is open where g > 0.
+2. A closed edge's weight becomes 0. The softmax runs over all keys and is not renormalised, so the
+   rows of a pattern sum to 1 or less, down to 0.
+3. In training an edge is open where g + logistic noise > 0, and the gradient passes as if the gate
+   were the sigmoid of that sum.
+
+A sparse model's directory holds the biases beside its weights, says so in config.json, and names
+the scheme in `edge_gates.json`. transformers by itself would run it without its gates.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .errors import MechheadsError
+from .outputs import write_text
+from .sources import SPARSE_MARK
+
+SCHEME = "score_plus_head_bias"
+SCHEME_FILE = "edge_gates.json"
+BIAS_FILE = "edge_gates.safetensors"
+
+
+def gate_logits(
+    scores: Float[Tensor, "batch head query key"], bias: Float[Tensor, " head"]
+) -> Float[Tensor, "batch head query key"]:
+    """g: positive where the edge is open."""
+    return scores + bias.to(scores)[:, None, None]
+
+
+def sampled(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Gates of 0 and 1 drawn from the logits, with the gradient of a sigmoid."""
+    noise = torch.logit(torch.rand_like(logits), eps=1e-6)
+    soft = torch.sigmoid(logits + noise)
+    return (soft > 0.5).to(soft) + (soft - soft.detach())
+
+
+class Gated(TorchFunctionMode):
+    """While active, the attention of a transformers model goes through gates, layer by layer.
+
+    with Gated(bias) as gates:
+        logits = hf_model(tokens).logits      # one forward pass, eager attention
+
+    It steps in where the model computes a softmax over a square of positions for every head, which
+    every architecture does in the same way. `queries` are the positions whose edges are counted:
+    `expected` is the sum of their gates' probabilities, with its gradient, `open` counts the edges
+    that the deterministic gates leave open.
+    """
+
+    def __init__(
+        self,
+        bias: Float[Tensor, "layer head"],
+        queries: Bool[Tensor, "row pos"] | None = None,
+        *,
+        sample: bool = False,
+    ) -> None:
+        """Gates with these biases; drawn at random if `sample`, else deterministic."""
+        super().__init__()
+        self.bias, self.sample = bias, sample
+        self.queries = None if queries is None else queries[:, None, :, None]
+        self.layer = 0
+        self.expected: Tensor = torch.zeros((), device=bias.device)
+        self.open = torch.zeros(bias.shape, dtype=torch.long, device=bias.device)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        """Every torch function of the model passes here; all but the softmax as they are."""
+        result = func(*args, **(kwargs or {}))
+        if func in _SOFTMAX and self._is_attention(args):
+            return result * self._gates(args[0])
+        return result
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Every layer must have been seen."""
+        super().__exit__(kind, error, trace)
+        if error is None and self.layer != len(self.bias):
+            raise MechheadsError(
+                f"the attention of this model cannot be gated: {self.layer} of {len(self.bias)} "
+                "layers compute an eager softmax over their scores. Use another architecture."
+            )
+
+    def _is_attention(self, args: tuple) -> bool:
+        scores = args[0] if args else None
+        return (
+            isinstance(scores, Tensor)
+            and scores.ndim == 4
+            and scores.shape[1] == self.bias.shape[1]
+            and scores.shape[2] == scores.shape[3]
+            and self.layer < len(self.bias)
+        )
+
+    def _gates(self, scores: Float[Tensor, "row head query key"]) -> Tensor:
+        logits = gate_logits(scores, self.bias[self.layer])
+        if self.queries is not None:
+            self.expected = self.expected + (torch.sigmoid(logits) * self.queries).sum()
+        counted = logits > 0 if self.queries is None else (logits > 0) & self.queries
+        self.open[self.layer] += counted.sum(dim=(0, 2, 3))
+        self.layer += 1
+        return sampled(logits) if self.sample else (logits > 0).to(scores)
+
+
+_SOFTMAX = (torch.nn.functional.softmax, torch.softmax, Tensor.softmax)
+
+
+def write(
+    folder: Path, bias: Float[Tensor, "layer head"], facts: Mapping[str, str | int | float]
+) -> None:
+    """The gates beside a model's weights; `facts` say how they were made."""
+    save_file({"bias": bias.detach().float().contiguous().cpu()}, folder / BIAS_FILE)
+    scheme = {
+        "scheme": SCHEME,
+        "rule": "an edge is open where attention score + bias[layer, head] > 0; "
+        "the softmax is not renormalised",
+        "bias": BIAS_FILE,
+        **facts,
+    }
+    write_text(folder / SCHEME_FILE, json.dumps(scheme, indent=2) + "\n")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    write_text(
+        folder / "config.json",
+        json.dumps(config | {SPARSE_MARK: SCHEME_FILE}, indent=2, sort_keys=True),
+    )
+
+
+def read(
+    folder: Path, config: Mapping[str, Any], n_layers: int, n_heads: int
+) -> Float[Tensor, "layer head"] | None:
+    """The biases of a sparse model's directory; None if the model is not sparse."""
+    if SPARSE_MARK not in config:
+        if (folder / BIAS_FILE).exists():
+            raise MechheadsError(
+                f"{folder} has {BIAS_FILE}, but its config.json does not say {SPARSE_MARK!r}: it "
+                "was saved anew without its gates. Copy the sparse model's own config.json."
+            )
+        return None
+    try:
+        scheme = json.loads((folder / SCHEME_FILE).read_text(encoding="utf-8"))
+        named = scheme.get("scheme") if isinstance(scheme, dict) else None
+        bias = load_file(folder / BIAS_FILE)["bias"]
+    except FileNotFoundError as error:
+        raise MechheadsError(
+            f"{folder} is a sparse model, but {Path(error.filename or BIAS_FILE).name} is missing. "
+            "Copy it there: without its gates it is another model."
+        ) from None
+    except (OSError, ValueError, LookupError, SafetensorError) as error:
+        raise MechheadsError(
+            f"the gates of {folder} cannot be read ({error}). Copy {SCHEME_FILE} and {BIAS_FILE} "
+            "again."
+        ) from None
+    if named != SCHEME:
+        raise MechheadsError(
+            f"{folder / SCHEME_FILE} names the scheme {named!r}; this version knows {SCHEME!r}."
+        )
+    if bias.shape != (n_layers, n_heads):
+        raise MechheadsError(
+            f"{folder / BIAS_FILE} has gates for {' x '.join(map(str, bias.shape))} heads, the "
+            f"model has {n_layers} x {n_heads}. Copy the gates of this model."
+        )
+    return bias

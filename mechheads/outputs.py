@@ -1,0 +1,38 @@
+"""Writes results: below the folder that was chosen, and each file whole or not at all."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from .errors import MechheadsError
+
+
+def prepare(folder: Path) -> Path:
+    """The folder, made if need be; an error if nothing can be written there."""
+    probe = folder / ".writable"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise MechheadsError(
+            f"cannot write to {folder} ({error.strerror}). Choose another --out."
+        ) from None
+    return folder
+
+
+def write_text(file: Path, text: str) -> Path:
+    """Write a text file whole or not at all."""
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    return partial.replace(file)
+
+
+def append_row(file: Path, row: Mapping[str, str | int]) -> None:
+    """Add a line to a CSV file; the first gets a header before it."""
+    new = not file.exists() or not file.stat().st_size
+    with file.open("a", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(row))
+        if new:
+            writer.writeheader()
+        writer.writerow(row)

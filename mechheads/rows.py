@@ -1,0 +1,196 @@
+"""Token rows to train on: the tasks' prompts with their answers, or plain text.
+
+1. Rows begin with the token that the model gets before every prompt, if it gets one.
+2. Answer tokens weigh 1, those of the solved examples before the question too; the other tokens of
+   a prompt weigh 0.1. In plain text every token weighs 1.
+3. Rows of like length are grouped and padded at the end, where nothing attends to.
+"""
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from . import texts
+from .errors import MechheadsError
+from .prompts import Pair, Share, draw
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Token rows padded at the end, the weight of predicting each token, and what is asked for."""
+
+    tokens: Int[Tensor, "row pos"]
+    weights: Float[Tensor, "row pos"]
+    asked: Bool[Tensor, "row pos"]
+
+    @property
+    def queries(self) -> Bool[Tensor, "row pos"]:
+        """The positions from which a token is predicted."""
+        nothing = torch.zeros_like(self.weights[:, :1])
+        return torch.cat([self.weights[:, 1:], nothing], dim=1) > 0
+
+
+# What a step trains on; the same rows for the same step, on every machine.
+Lessons = Callable[[int], list[Rows]]
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is trained on, and rows that are not, to measure with."""
+
+    lessons: Lessons
+    tests: list[Rows]
+
+
+def task_course(
+    tokenizer: Any,
+    shares: Mapping[str, Share],
+    tests: Mapping[str, Sequence[Pair]],
+    seed: int,
+    prepend: bool = True,
+) -> Course:
+    """The tasks' training split, and pairs of their test split."""
+    asked = [(pair.clean, pair.answers[-1]) for pairs in tests.values() for pair in pairs]
+    return Course(
+        task_lessons(tokenizer, shares, seed, prepend), rows(tokenizer, asked, prepend=prepend)
+    )
+
+
+def text_course(
+    tokenizer: Any, place: Path, length: int, batch: int, seed: int, prepend: bool = True
+) -> Course:
+    """Sequences of a text; the last twentieth of them, if there are twenty, is held out."""
+    sequences = read_sequences(place, tokenizer, length, prepend)
+    held = len(sequences) // 20
+    kept, tests = sequences[: len(sequences) - held], sequences[-held:] if held else sequences
+    return Course(text_lessons(kept, batch, seed), [text_rows(part) for part in tests.split(16)])
+
+
+def task_lessons(
+    tokenizer: Any, shares: Mapping[str, Share], seed: int, prepend: bool = True
+) -> Lessons:
+    """Prompts of every task's training split, as many as its share says."""
+
+    def lesson(step: int) -> list[Rows]:
+        rng = random.Random(f"{seed}/{step}")
+        drawn = [example for share in shares.values() for example in examples(share, rng)]
+        return rows(tokenizer, drawn, prepend=prepend)
+
+    return lesson
+
+
+def text_lessons(sequences: Int[Tensor, "row pos"], batch: int, seed: int) -> Lessons:
+    """Sequences of a text drawn at random, without repeats inside of a step."""
+
+    def lesson(step: int) -> list[Rows]:
+        drawn = random.Random(f"{seed}/{step}").sample(
+            range(len(sequences)), min(batch, len(sequences))
+        )
+        return [text_rows(sequences[drawn])]
+
+    return lesson
+
+
+def examples(share: Share, rng: random.Random) -> list[tuple[str, str]]:
+    """Prompts of the training split with an answer each."""
+    drawn = []
+    for i in range(share.count):
+        maker = share.makers[i % len(share.makers)]
+        (pair,) = draw(maker, 1, rng, "train")
+        if rng.random() < share.undecided:
+            drawn.append((pair.corrupt, rng.choice(_introduced(pair))))
+        else:
+            drawn.append((pair.clean, rng.choice(pair.answers)))
+    return drawn
+
+
+def _introduced(pair: Pair) -> list[str]:
+    """The two first words in which the corrupted prompt differs from the clean one."""
+    words = zip(pair.clean.split(), pair.corrupt.split(), strict=True)
+    return [f" {b.strip('.,')}" for a, b in words if a != b][:2]
+
+
+def rows(
+    tokenizer: Any, drawn: Sequence[tuple[str, str]], groups: int = 9, prepend: bool = True
+) -> list[Rows]:
+    """The examples as token rows, in groups of like length."""
+    first = [(tokenizer.bos_token_id, 0.0, 0)] if prepend else []
+    encoded = sorted((first + _encode(tokenizer, *example) for example in drawn), key=len)
+    made = []
+    for part in _parts(encoded, groups):
+        tokens = torch.zeros(len(part), max(map(len, part))).long()
+        weights, asked = torch.zeros(tokens.shape), torch.zeros(tokens.shape).bool()
+        for i, row in enumerate(part):
+            ids, weight, answer = zip(*row, strict=True)
+            tokens[i, : len(row)] = torch.tensor(ids)
+            weights[i, : len(row)] = torch.tensor(weight)
+            asked[i, : len(row)] = torch.tensor(answer).bool()
+        weights[:, 0] = 0.0
+        made.append(Rows(tokens, weights, asked))
+    return made
+
+
+def text_rows(sequences: Int[Tensor, "row pos"]) -> Rows:
+    """Sequences of equal length in which every token but the first is to be predicted."""
+    weights = torch.ones(sequences.shape)
+    weights[:, 0] = 0.0
+    return Rows(sequences, weights, torch.zeros_like(sequences).bool())
+
+
+def read_sequences(
+    place: Path, tokenizer: Any, length: int, prepend: bool = True
+) -> Int[Tensor, "row pos"]:
+    """A text file, or all .txt and .md files of a folder, cut into sequences of `length` tokens."""
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    ids: list[int] = []
+    for file in texts.text_files(place):
+        ids += [*tokenizer.encode(texts.read(file), add_special_tokens=False, verbose=False), *end]
+    own = length - prepend
+    count = len(ids) // own
+    if count == 0:
+        raise MechheadsError(
+            f"{place} has {len(ids)} tokens, less than one sequence of {length}. Give more text, "
+            "or a smaller --length."
+        )
+    cut = torch.tensor(ids[: count * own]).view(count, own)
+    first = torch.full((count, 1), tokenizer.bos_token_id if prepend else 0)
+    return torch.cat([first, cut], dim=1) if prepend else cut
+
+
+def _encode(tokenizer: Any, prompt: str, answer: str) -> list[tuple[int, float, int]]:
+    """Tokens, their weights (1 for answers, 0.1 else) and 1 for the answer that is asked for."""
+    whole = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)
+    spans = _solved(prompt)
+    before = [
+        (token, 1.0 if any(a <= begin and end <= b for a, b in spans) else 0.1, 0)
+        for token, (begin, end) in zip(whole["input_ids"], whole["offset_mapping"], strict=True)
+    ]
+    after = [(token, 1.0, 1) for token in tokenizer.encode(answer, add_special_tokens=False)]
+    return [*before, *after]
+
+
+def _solved(prompt: str) -> list[tuple[int, int]]:
+    """Where answers stand inside of a prompt: of examples, and arguments from the second on."""
+    answers = list(re.finditer(r"\nAnswer:( [^\n]+)\n", prompt))
+    arguments = list(re.finditer(r"\n    :param( \w+):", prompt))[1:]
+    return [found.span(1) for found in (*answers, *arguments)]
+
+
+def _parts(encoded: list, groups: int) -> list[list]:
+    """The sorted rows cut where the padding is least: at equal steps of their length."""
+    total = sum(map(len, encoded))
+    parts: list[list] = [[]]
+    used = 0
+    for row in encoded:
+        if used > total * len(parts) / groups:
+            parts.append([])
+        parts[-1].append(row)
+        used += len(row)
+    return parts

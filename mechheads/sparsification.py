@@ -1,0 +1,315 @@
+"""Sparse post-training: a dense model learns to do the same with few attention edges.
+
+After arXiv:2512.05865:
+1. Every head gets a gate bias, positive at first, so that its edges begin open (see `gates`).
+2. All weights train on: the cross-entropy, the divergence from the dense model's predictions, and
+   c times the expected share of open edges, with gates drawn at random.
+3. c is the multiplier of a constraint: it grows while the loss is less than `slack` above the dense
+   model's on the same tokens, and shrinks while it is more, or edges are few enough.
+4. The rates fall in the last part. Afterwards the gates are deterministic.
+
+Every step's data and noise depend on the seed and the step alone: a run that was stopped and
+resumed ends with the same weights.
+"""
+
+import copy
+import math
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from . import checkpoints, gates
+from .errors import MechheadsError
+from .models import Original
+from .outputs import append_row, prepare
+from .progress import bar
+from .rows import Course, Rows
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is made sparse; what a checkpoint belongs to."""
+
+    model: str
+    text: str = "tasks"
+    length: int = 128
+    steps: int = 1200
+    batch: int = 128
+    slack: float = 0.05
+    density: float = 0.004
+    rate: float = 5e-4
+    bias_rate: float = 2e-2
+    bias: float = 5.0
+    multiplier: float = 0.3
+    multiplier_rate: float = 0.02
+    multiplier_max: float = 200.0
+    distill: float = 1.0
+    lora: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Deterministic gates on rows: what is lost and what is left."""
+
+    gap: float  # cross-entropy above the dense model's, in nats
+    density: float  # share of the causal edges that are open
+    live: int  # heads with an open edge
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The model that is made sparse, its gates, and the dense model as it was."""
+
+    student: Any
+    bias: Float[Tensor, "layer head"]
+    teach: Callable[[Tensor], Tensor]
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """What is trained, by name."""
+        named = {n: p for n, p in self.student.named_parameters() if p.requires_grad}
+        return {**named, "edge_gates": self.bias}
+
+
+@dataclass(frozen=True)
+class Control:
+    """The multiplier and the running means that it follows."""
+
+    multiplier: float
+    gap: float = 0.0
+    density: float = 1.0
+
+    def after(self, gap: float, density: float, settings: Settings) -> "Control":
+        """Grow while the constraint holds and edges are too many, shrink otherwise."""
+        gap = 0.95 * self.gap + 0.05 * gap
+        density = 0.95 * self.density + 0.05 * density
+        push = max(-1.0, min(1.0, (settings.slack - gap) / settings.slack))
+        if density < settings.density:
+            push = -1.0
+        multiplier = self.multiplier * math.exp(settings.multiplier_rate * push)
+        return Control(min(multiplier, settings.multiplier_max), gap, density)
+
+
+def sparsify(
+    original: Original,
+    course: Course,
+    settings: Settings,
+    out: Path,
+    *,
+    stop_after: int | None = None,
+    save_every: int = 100,
+    quiet: bool = False,
+) -> Outcome:
+    """Post-train the model and write it to `out`; goes on from the checkpoint if there is one."""
+    check(settings)
+    training = prepare(out / "training")
+    pair = begin(original, settings)
+    optimizer = _optimizer(pair, settings)
+    checkpoint = training / "checkpoint.safetensors"
+    state = checkpoints.restore(checkpoint, pair.parameters, optimizer, asdict(settings))
+    start, spent = state.get("step", 0), state.get("seconds", 0.0)
+    control = Control(**state.get("control", {"multiplier": settings.multiplier}))
+    end = settings.steps if stop_after is None else min(settings.steps, stop_after)
+    clock = time.monotonic()
+    with bar(settings.steps, "Steps", quiet, initial=start) as progress:
+        for step in range(start, end):
+            control = train_step(pair, optimizer, course.lessons(step), control, settings, step)
+            progress.set_postfix(
+                loss=f"+{control.gap:.3f}",
+                constraint=f"{control.multiplier:.2g}",
+                density=f"{control.density:.2%}",
+                refresh=False,
+            )
+            progress.update()
+            if (step + 1) % save_every == 0 or step + 1 == end:
+                found = measure(pair, course.tests)
+                seconds = spent + time.monotonic() - clock
+                append_row(
+                    training / "log.csv",
+                    {
+                        "step": step + 1,
+                        "seconds": f"{seconds:.0f}",
+                        "train_gap": f"{control.gap:.5f}",
+                        "train_density": f"{control.density:.6f}",
+                        "multiplier": f"{control.multiplier:.5g}",
+                        "test_gap": f"{found.gap:.5f}",
+                        "test_density": f"{found.density:.6f}",
+                        "live_heads": found.live,
+                    },
+                )
+                state = {"step": step + 1, "seconds": seconds, "control": asdict(control)}
+                checkpoints.save(checkpoint, pair.parameters, optimizer, asdict(settings), state)
+    found = measure(pair, course.tests)
+    if end == settings.steps:
+        _write(original, pair, settings, found, out)
+    return found
+
+
+def check(settings: Settings) -> None:
+    """Settings that cannot be are named before a model is loaded."""
+    for name in ("length", "steps", "batch", "slack", "rate", "bias_rate", "multiplier"):
+        if not getattr(settings, name) > 0:
+            raise MechheadsError(
+                f"--{name.replace('_', '-')} takes more than 0, got {getattr(settings, name)}."
+            )
+    for name in ("density", "distill", "lora"):
+        if not getattr(settings, name) >= 0:
+            raise MechheadsError(f"--{name} takes 0 or more, got {getattr(settings, name)}.")
+    if settings.density >= 1:
+        raise MechheadsError(
+            f"--density is a share of the edges, 0.004 for 0.4 %; got {settings.density}."
+        )
+    if settings.length < 2:
+        raise MechheadsError(f"--length takes 2 tokens or more, got {settings.length}.")
+
+
+def begin(original: Original, settings: Settings) -> Pair:
+    """The student with open gates, and its teacher."""
+    student = original.hf_model
+    device = student.device
+    bias = torch.full((original.n_layers, original.n_heads), settings.bias, device=device)
+    if settings.lora:
+        student = _with_adapters(student, settings)
+
+        def teach(tokens: Tensor) -> Tensor:
+            with student.disable_adapter():
+                return student(tokens, use_cache=False).logits
+
+        return Pair(student, bias.requires_grad_(), teach)
+    dense = copy.deepcopy(student)
+    student.requires_grad_(True)
+    return Pair(student, bias.requires_grad_(), lambda t: dense(t, use_cache=False).logits)
+
+
+def _with_adapters(student: Any, settings: Settings) -> Any:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ModuleNotFoundError:
+        raise MechheadsError(
+            "--lora needs peft, which is not installed. Run: pip install 'mechheads[large]'"
+        ) from None
+    torch.manual_seed(settings.seed)
+    config = LoraConfig(r=settings.lora, lora_alpha=2 * settings.lora, target_modules="all-linear")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that GPT-2's matrices are transposed, which it handles
+        return get_peft_model(student, config)
+
+
+def train_step(
+    pair: Pair,
+    optimizer: torch.optim.Optimizer,
+    parts: Sequence[Rows],
+    control: Control,
+    settings: Settings,
+    step: int,
+) -> Control:
+    """One step on the rows; gives the multiplier for the next."""
+    torch.manual_seed(settings.seed * 1_000_003 + step)
+    late = max(0.0, (step / settings.steps - 0.7) / 0.3)
+    for group in optimizer.param_groups:
+        group["lr"] = group["full_rate"] * (0.02 + 0.98 * (1 + math.cos(math.pi * late)) / 2)
+    pair.student.eval()  # no dropout
+    optimizer.zero_grad()
+    weight, edges = _sizes(parts, pair.bias)
+    gap = density = 0.0
+    for part in parts:
+        loss, divergence, dense_loss, gated = _forward(pair, part, sample=True)
+        share = gated.expected / edges
+        total = (loss + settings.distill * divergence) / weight + control.multiplier * share
+        total.backward()
+        gap += (loss.item() - dense_loss) / weight
+        density += share.item()
+    weights = [p for name, p in pair.parameters.items() if name != "edge_gates"]
+    torch.nn.utils.clip_grad_norm_(weights, 1.0)
+    optimizer.step()
+    return control.after(gap, density, settings)
+
+
+def _sizes(parts: Sequence[Rows], bias: Float[Tensor, "layer head"]) -> tuple[float, int]:
+    """The sum of the tokens' weights, and the number of causal edges of all heads."""
+    weight = sum(float(part.weights.sum()) for part in parts)
+    edges = 0
+    for part in parts:
+        reach = torch.arange(1, part.tokens.shape[1] + 1)
+        edges += int((part.queries * reach).sum())
+    return weight, edges * bias.numel()
+
+
+def _forward(
+    pair: Pair, part: Rows, *, sample: bool
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""], float, gates.Gated]:
+    """Weighted sums: the student's loss, its divergence from the teacher, the teacher's loss."""
+    device = pair.bias.device
+    tokens, queries = part.tokens.to(device), part.queries.to(device)
+    asked = queries[:, :-1]
+    targets = tokens[:, 1:][asked]
+    weights = part.weights.to(device)[:, 1:][asked]
+    with torch.no_grad():
+        dense = pair.teach(tokens)[:, :-1][asked].log_softmax(-1)
+    with gates.Gated(pair.bias, queries, sample=sample) as gated:
+        sparse = pair.student(tokens, use_cache=False).logits[:, :-1][asked].log_softmax(-1)
+
+    def loss(predictions: Tensor) -> Tensor:
+        return -(predictions.gather(-1, targets[:, None])[:, 0] * weights).sum()
+
+    divergence = ((dense.exp() * (dense - sparse)).sum(-1) * weights).sum()
+    return loss(sparse), divergence, loss(dense).item(), gated
+
+
+@torch.no_grad()
+def measure(pair: Pair, tests: Sequence[Rows]) -> Outcome:
+    """The deterministic gates on held-out rows."""
+    weight, edges = _sizes(tests, pair.bias)
+    gap = 0.0
+    opened = torch.zeros_like(pair.bias, dtype=torch.long)
+    for part in tests:
+        loss, _, dense_loss, gated = _forward(pair, part, sample=False)
+        gap += (loss.item() - dense_loss) / weight
+        opened += gated.open
+    return Outcome(gap, opened.sum().item() / edges, int((opened > 0).sum()))
+
+
+def _optimizer(pair: Pair, settings: Settings) -> torch.optim.AdamW:
+    weights = [p for name, p in pair.parameters.items() if name != "edge_gates"]
+    return torch.optim.AdamW(
+        [
+            {"params": weights, "full_rate": settings.rate},
+            {"params": [pair.bias], "full_rate": settings.bias_rate},
+        ],
+        betas=(0.9, 0.98),
+        weight_decay=0.0,
+    )
+
+
+def _write(original: Original, pair: Pair, settings: Settings, found: Outcome, out: Path) -> None:
+    """The sparse model's directory; config.json comes last, without it there is no model."""
+    student = pair.student
+    if settings.lora:
+        student = copy.deepcopy(student).merge_and_unload()
+    with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as name:
+        folder = Path(name)
+        student.save_pretrained(folder)
+        original.tokenizer.save_pretrained(folder)
+        facts = {
+            "base": settings.model,
+            "text": settings.text,
+            "steps": settings.steps,
+            "slack": settings.slack,
+            "seed": settings.seed,
+            "held_out_loss_gap": round(found.gap, 5),
+            "held_out_density": round(found.density, 6),
+            "live_heads": found.live,
+        }
+        gates.write(folder, pair.bias, facts)
+        for file in sorted(folder.iterdir(), key=lambda f: f.name == "config.json"):
+            shutil.move(file, out / file.name)

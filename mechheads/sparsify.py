@@ -1,0 +1,113 @@
+"""Verb `sparsify`: a model learns to do the same with few attention edges."""
+
+from .cli import run
+
+
+def sparsify(
+    *,
+    out: str,
+    model: str = "mini",
+    text: str = "tasks",
+    length: int = 128,
+    steps: int = 1200,
+    batch: int | None = None,
+    slack: float = 0.05,
+    density: float = 0.004,
+    rate: float = 5e-4,
+    distill: float = 1.0,
+    lora: int = 0,
+    seed: int = 0,
+    stop_after: int | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    quiet: bool = False,
+) -> None:
+    """Post-train a model so that it uses few attention edges and loses next to nothing.
+
+    Run it again to go on where it was stopped. The result is a model's directory; below it,
+    training/ holds a report with the curves, the log and the checkpoint.
+
+    Args:
+        out: the folder for the sparse model
+        model: an embedded model, smollm2, a model directory, a .gguf file or a hub id
+        text: a text file, a folder of .txt and .md files, or `tasks`: the built-in tasks' prompts
+        length: tokens in a sequence of text
+        steps: optimizer steps
+        batch: prompts or sequences in a step; default: 128 prompts, 8 sequences
+        slack: how much the loss may rise above the dense model's, in nats
+        density: share of the causal edges below which no more are asked to close
+        rate: learning rate of the weights
+        distill: weight of the divergence from the dense model's predictions; 0 for none
+        lora: rank of low-rank adapters, for models too large to train whole; 0 for all weights
+        seed: of the data and the gates
+        stop_after: stop at this step, to go on later
+        revision: branch, tag or commit of a hub model
+        device: cpu, cuda, cuda:1, mps; default: the best there is
+        threads: CPU threads; default: torch's choice
+        quiet: no notices and no progress bar
+    """
+    from pathlib import Path
+
+    from . import sources
+    from .errors import MechheadsError
+    from .outputs import prepare
+    from .progress import say
+
+    # What can be wrong is looked at before torch is imported.
+    place = None if text == "tasks" else Path(text).expanduser()
+    if place:
+        from .texts import text_files
+
+        text_files(place)
+    if sources.is_sparse(sources.find(model, revision, quiet=quiet)):
+        raise MechheadsError(f"{model} is sparse already. Give the dense model it was made of.")
+    folder = prepare(Path(out).expanduser())
+    say(f"Loading {model} ...", quiet)
+    import torch
+
+    from tasks.curriculum import held_out_pairs, shares
+
+    from . import sparsification
+    from .curves import write_curves
+    from .models import load_original, tokenizer_lexicon
+    from .rows import task_course, text_course
+
+    settings = sparsification.Settings(
+        model=model,
+        text=text,
+        length=length,
+        steps=steps,
+        batch=batch or (8 if place else 128),
+        slack=slack,
+        density=density,
+        rate=rate,
+        distill=distill,
+        lora=lora,
+        seed=seed,
+    )
+    sparsification.check(settings)
+    if threads:
+        torch.set_num_threads(threads)
+    original = load_original(model, revision=revision, device=device, quiet=quiet)
+    bos = original.prepend_bos
+    if place:
+        course = text_course(original.tokenizer, place, length, settings.batch, seed, bos)
+    else:
+        lexicon = tokenizer_lexicon(original.tokenizer, model)
+        portions, tests = shares(lexicon, settings.batch), held_out_pairs(lexicon, 16)
+        course = task_course(original.tokenizer, portions, tests, seed, bos)
+    found = sparsification.sparsify(
+        original, course, settings, folder, stop_after=stop_after, quiet=quiet
+    )
+    page = write_curves(folder / "training", f"{model} made sparse", settings.__dict__)
+    print(
+        f"{found.density:.2%} of the attention edges are left, in {found.live} of "
+        f"{original.n_layers * original.n_heads} heads; the loss on held-out rows is "
+        f"{found.gap:+.4f} nats from the dense model's."
+    )
+    print(f"model: {folder}\nreport: {page}")
+
+
+if __name__ == "__main__":
+    run(sparsify)

@@ -1,0 +1,262 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tasks
+from mechheads import MechheadsError, lexicon, load
+from mechheads.edges import count_edges
+from mechheads.models import is_gated, load_original
+from mechheads.rows import Course, read_sequences, text_course, text_lessons, text_rows
+from mechheads.sparsification import (
+    Control,
+    Settings,
+    _forward,
+    _optimizer,
+    _sizes,
+    begin,
+    measure,
+    sparsify,
+    train_step,
+)
+
+SETTINGS = Settings(model="tiny", length=12, steps=4, batch=3, bias=3.0)
+
+
+@pytest.fixture
+def original(checkpoint):
+    return load_original(str(checkpoint("gpt2")))
+
+
+@pytest.fixture
+def course():
+    sequences = torch.randint(5, 300, (40, 12), generator=torch.Generator().manual_seed(0))
+    return Course(text_lessons(sequences[:30], 3, seed=0), [text_rows(sequences[30:])])
+
+
+def test_one_step_changes_all_weights_and_gates_and_leaves_the_teacher(original, course):
+    pair = begin(original, SETTINGS)
+    tokens = course.tests[0].tokens
+    before = {name: p.detach().clone() for name, p in pair.parameters.items()}
+    taught = pair.teach(tokens)
+    train_step(pair, _optimizer(pair, SETTINGS), course.lessons(0), Control(1.0), SETTINGS, 0)
+    for name, parameter in pair.parameters.items():
+        assert not torch.equal(parameter, before[name]), name
+    assert torch.equal(pair.teach(tokens), taught)
+
+
+def test_with_adapters_only_they_and_the_gates_change(original, course):
+    settings = replace(SETTINGS, lora=2)
+    dense = {name: p.clone() for name, p in original.hf_model.named_parameters()}
+    tokens = course.tests[0].tokens
+    plain = original.hf_model(tokens, use_cache=False).logits
+    pair = begin(original, settings)
+    for step in range(2):
+        train_step(
+            pair, _optimizer(pair, settings), course.lessons(step), Control(1.0), settings, 0
+        )
+    assert all("lora" in name or name == "edge_gates" for name in pair.parameters)
+    assert torch.equal(pair.teach(tokens), plain)
+    left = dict(pair.student.named_parameters())
+    for name, value in dense.items():
+        own = next(n for n in left if n.endswith(name) or n.endswith(_wrapped(name)))
+        assert torch.equal(left[own], value), name
+
+
+def _wrapped(name: str) -> str:
+    stem, kind = name.rsplit(".", 1)
+    return f"{stem}.base_layer.{kind}"
+
+
+def test_adapters_are_merged_into_the_directory(original, course, tmp_path):
+    sparsify(original, course, replace(SETTINGS, lora=2), tmp_path, quiet=True)
+    assert is_gated(load(str(tmp_path)))
+
+
+def test_the_density_term_closes_gates_and_without_it_they_stay(original, course):
+    densities = []
+    for multiplier in (0.0, 50.0):
+        torch.manual_seed(0)
+        settings = replace(SETTINGS, multiplier_rate=0.0, bias_rate=0.3, steps=100)
+        pair = begin(original, settings)
+        optimizer, control = _optimizer(pair, settings), Control(multiplier)
+        for step in range(12):
+            control = train_step(pair, optimizer, course.lessons(step), control, settings, step)
+        densities.append(measure(pair, course.tests).density)
+    assert densities[1] < 0.5 < densities[0]
+
+
+def test_open_gates_lose_nothing_and_use_every_edge(original, course):
+    found = measure(begin(original, replace(SETTINGS, bias=1e4)), course.tests)
+    assert (found.gap, found.density, found.live) == (0.0, 1.0, 8)
+
+
+def test_the_sums_are_those_of_a_loop_over_tokens(original, course):
+    pair = begin(original, replace(SETTINGS, bias=1e4))
+    part = course.tests[0]
+    part = replace(part, weights=part.weights * torch.rand(part.weights.shape))
+    part.weights[:, 9:] = 0.0
+    loss, divergence, dense_loss, _ = _forward(pair, part, sample=False)
+    predictions = original.hf_model(part.tokens, use_cache=False).logits.log_softmax(-1)
+    by_hand = -sum(
+        part.weights[row, pos + 1] * predictions[row, pos, part.tokens[row, pos + 1]]
+        for row in range(len(part.tokens))
+        for pos in range(8)
+    )
+    assert loss.item() == pytest.approx(by_hand.item(), rel=1e-5)
+    assert dense_loss == pytest.approx(by_hand.item(), rel=1e-5)
+    assert divergence.item() == pytest.approx(0.0, abs=1e-5)
+    weight, edges = _sizes([part], pair.bias)
+    assert weight == pytest.approx(part.weights.sum().item())
+    assert edges == 10 * sum(range(1, 9)) * 8
+
+
+@pytest.mark.parametrize(
+    ("gap", "density", "grows"), [(0.0, 0.5, True), (0.2, 0.5, False), (0.0, 0.0, False)]
+)
+def test_the_multiplier_grows_while_the_loss_is_kept_and_edges_are_many(gap, density, grows):
+    settings = replace(SETTINGS, slack=0.05, density=0.1)
+    before = Control(1.0, gap, density)
+    after = before.after(gap, density, settings)
+    assert (after.multiplier > 1.0) == grows
+    rate = settings.multiplier_rate
+    assert after.multiplier == pytest.approx(torch.tensor(rate if grows else -rate).exp().item())
+    at_cap = Control(settings.multiplier_max, 0.0, 0.5)
+    assert at_cap.after(0.0, 0.5, settings).multiplier == settings.multiplier_max
+
+
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes(checkpoint, course, tmp_path):
+    def go(folder, **options):
+        original = load_original(str(checkpoint("gpt2")))
+        sparsify(original, course, SETTINGS, tmp_path / folder, save_every=2, quiet=True, **options)
+
+    go("whole")
+    go("parts", stop_after=3)
+    assert not (tmp_path / "parts" / "config.json").exists()
+    go("parts")
+    for file in ("model.safetensors", "edge_gates.safetensors", "edge_gates.json", "config.json"):
+        whole, parts = (tmp_path / f / file for f in ("whole", "parts"))
+        assert whole.read_bytes() == parts.read_bytes(), file
+    log = (tmp_path / "parts" / "training" / "log.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in log] == ["step", "2", "3", "4"]
+
+
+def test_the_result_is_a_directory_that_loads_with_its_gates(original, course, tmp_path):
+    found = sparsify(original, course, SETTINGS, tmp_path, quiet=True)
+    model = load(str(tmp_path))
+    assert is_gated(model)
+    assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith("tokenizer")) == [
+        "config.json",
+        "edge_gates.json",
+        "edge_gates.safetensors",
+        "generation_config.json",
+        "model.safetensors",
+        "training",
+    ]
+    facts = json.loads((tmp_path / "edge_gates.json").read_text())
+    assert facts["base"] == "tiny"
+    assert facts["held_out_density"] == pytest.approx(found.density, abs=1e-6)
+    with pytest.raises(MechheadsError, match=r"is sparse already\. Give the dense model"):
+        load_original(str(tmp_path))
+
+
+def test_edges_are_counted_per_prompt_and_head(original, course, tmp_path):
+    sparsify(original, course, replace(SETTINGS, bias=0.0), tmp_path, quiet=True)
+    model = load(str(tmp_path))
+    prompts = tasks.make("ioi", lexicon(model), n=3)
+    edges = count_edges(model, prompts, quiet=True)
+    for i, pair in enumerate(prompts.pairs):
+        with torch.inference_mode():
+            tokens = model.to_tokens(pair.clean)
+            _, cache = model.run_with_cache(tokens)
+        n = tokens.shape[1]
+        assert edges.possible[i] == n * (n + 1) // 2
+        for layer in range(2):
+            opened = (cache["pattern", layer][0] != 0).sum((1, 2))
+            assert edges.used[i, layer].tolist() == opened.tolist()
+    assert 0 < edges.density < 1
+    frame = edges.frame()
+    assert frame["used"].sum() / frame["possible"].sum() == pytest.approx(edges.density)
+    dense = count_edges(load(original.name), prompts, quiet=True)
+    assert (dense.density, dense.live) == (1.0, 8)
+    assert count_edges(load(original.name), prompts, threshold=0.2, quiet=True).density < 1
+
+
+def test_text_becomes_sequences_behind_the_first_token(original, tmp_path):
+    (tmp_path / "b.md").write_text("Mary gave John 7 books. " * 30)
+    (tmp_path / "a.txt").write_text("John gave Mary 3 books. " * 30)
+    (tmp_path / "c.py").write_text("not this")
+    sequences = read_sequences(tmp_path, original.tokenizer, 12)
+    assert sequences.shape[1] == 12
+    assert set(sequences[:, 0].tolist()) == {original.tokenizer.bos_token_id}
+    text = original.tokenizer.decode(sequences[:, 1:].flatten())
+    assert text.startswith("John<unk> Mary 3")
+    assert "not this" not in text
+    course = text_course(original.tokenizer, tmp_path, 12, 4, seed=0)
+    (drawn,) = course.lessons(0)
+    assert drawn.tokens.shape == (4, 12)
+    tests = {tuple(row) for part in course.tests for row in part.tokens.tolist()}
+    assert len(tests) >= 1
+
+
+def test_text_lessons_depend_on_the_step_alone():
+    sequences = torch.arange(60).view(20, 3)
+    lesson = text_lessons(sequences, 4, seed=1)
+    assert torch.equal(lesson(3)[0].tokens, lesson(3)[0].tokens)
+    assert not torch.equal(lesson(3)[0].tokens, lesson(4)[0].tokens)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"slack": 0.0}, "--slack takes more than 0, got 0.0"),
+        ({"steps": 0}, "--steps takes more than 0, got 0"),
+        ({"density": 1.5}, "--density is a share of the edges"),
+        ({"lora": -1}, "--lora takes 0 or more, got -1"),
+        ({"length": 1}, "--length takes 2 tokens or more, got 1"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(changes, message, original, course, tmp_path):
+    with pytest.raises(MechheadsError, match=message):
+        sparsify(original, course, replace(SETTINGS, **changes), tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_settings_do_not_go_on_from_a_checkpoint(original, course, tmp_path):
+    sparsify(original, course, SETTINGS, tmp_path, stop_after=1, quiet=True)
+    with pytest.raises(MechheadsError, match=r"was made with --slack 0.05, not 0.1\. Go on with"):
+        sparsify(original, course, replace(SETTINGS, slack=0.1), tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "No such text: .*Give a text file, a folder"),
+        (b"", "is empty. Give a file with text in it"),
+        (b"Mary gave", "has . tokens, less than one sequence of 12. Give more text, or a smaller"),
+        (b"\xff\xfe\xff" * 99, "cannot be read as UTF-8 text"),
+    ],
+)
+def test_text_that_cannot_be_used_is_named(text, message, original, tmp_path):
+    file = Path(tmp_path / "text.txt")
+    if text is not None:
+        file.write_bytes(text)
+    with pytest.raises(MechheadsError, match=message):
+        read_sequences(file, original.tokenizer, 12)
+
+
+def test_a_folder_without_text_is_named(original, tmp_path):
+    with pytest.raises(MechheadsError, match=r"holds no \.txt or \.md file"):
+        read_sequences(tmp_path, original.tokenizer, 12)
+
+
+def test_without_peft_adapters_are_refused(original, course, tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(
+        MechheadsError, match=r"--lora needs peft.*pip install 'mechheads\[large\]'"
+    ):
+        sparsify(original, course, replace(SETTINGS, lora=4), tmp_path, quiet=True)
