@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .batches import token_ids, token_texts
+from .edges import Edges
 from .evaluation import Evaluation
 from .metrics import METRICS
 from .models import Model
@@ -48,6 +49,15 @@ def print_evaluation(evaluation: Evaluation) -> None:
     _print(console, title, table, Text("mean ± standard error over prompts", style="dim"))
     if evaluation.warning:
         _print(console, Text(f"\nWarning: {evaluation.warning}", style="bold yellow"))
+
+
+def print_edges(edges: Edges) -> None:
+    """How many attention edges a sparse model uses on the clean prompts."""
+    heads = edges.used.shape[1] * edges.used.shape[2]
+    print(
+        f"\nattention edges used: {edges.density:.2%} of the causal ones, {edges.per_prompt:.1f} a "
+        f"prompt, in {edges.live} of {heads} heads"
+    )
 
 
 def _console() -> Console:

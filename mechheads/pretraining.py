@@ -109,10 +109,10 @@ def loss_of(model: GPT2LMHeadModel, part: Rows) -> Tensor:
 
 
 def rate_at(recipe: Recipe, step: int) -> float:
-    """Warm-up, constant until half-way, then cosine to a fiftieth."""
+    """Warm-up, constant for a little more than half of the steps, then cosine to a fiftieth."""
     if step < recipe.warm_up:
         return recipe.rate * (step + 1) / recipe.warm_up
-    late = max(0.0, step / recipe.steps * 2 - 1)
+    late = max(0.0, (step / recipe.steps - 0.55) / 0.45)
     return recipe.rate * (0.02 + 0.98 * (1 + math.cos(math.pi * late)) / 2)
 
 
@@ -137,7 +137,7 @@ def accuracies(
 
 
 def train(
-    shares: Mapping[str, Share],
+    phases: Sequence[tuple[float, Mapping[str, Share]]],
     tests: Mapping[str, Sequence[Pair]],
     tokenizer: PreTrainedTokenizerFast,
     recipe: Recipe,
@@ -157,7 +157,9 @@ def train(
     state = checkpoints.restore(checkpoint, named, optimizer, settings)
     begin, spent = state.get("step", 0), state.get("seconds", 0.0)
     end = recipe.steps if stop_after is None else min(recipe.steps, stop_after)
-    lessons = task_lessons(tokenizer, shares, recipe.seed)
+    lessons = task_lessons(
+        tokenizer, [(int(begin * recipe.steps), shares) for begin, shares in phases], recipe.seed
+    )
     clock = time.monotonic()
     with bar(recipe.steps, "Steps", quiet, initial=begin) as progress:
         for step in range(begin, end):

@@ -58,9 +58,8 @@ def task_course(
 ) -> Course:
     """The tasks' training split, and pairs of their test split."""
     asked = [(pair.clean, pair.answers[-1]) for pairs in tests.values() for pair in pairs]
-    return Course(
-        task_lessons(tokenizer, shares, seed, prepend), rows(tokenizer, asked, prepend=prepend)
-    )
+    lessons = task_lessons(tokenizer, [(0, shares)], seed, prepend)
+    return Course(lessons, rows(tokenizer, asked, prepend=prepend))
 
 
 def text_course(
@@ -74,12 +73,16 @@ def text_course(
 
 
 def task_lessons(
-    tokenizer: Any, shares: Mapping[str, Share], seed: int, prepend: bool = True
+    tokenizer: Any,
+    phases: Sequence[tuple[int, Mapping[str, Share]]],
+    seed: int,
+    prepend: bool = True,
 ) -> Lessons:
-    """Prompts of every task's training split, as many as its share says."""
+    """Prompts of every task's training split, as many as the phase that began last says."""
 
     def lesson(step: int) -> list[Rows]:
         rng = random.Random(f"{seed}/{step}")
+        shares = [shares for begin, shares in phases if begin <= step][-1]
         drawn = [example for share in shares.values() for example in examples(share, rng)]
         return rows(tokenizer, drawn, prepend=prepend)
 

@@ -6,7 +6,7 @@ from .cli import run
 def show(
     *,
     task: str = "ioi",
-    model: str = "smollm2",
+    model: str = "mini",
     n: int = 5,
     seed: int = 0,
     split: str = "test",
@@ -56,9 +56,10 @@ def show(
     sources.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
     from . import metrics
-    from .display import print_evaluation, print_prompts
+    from .display import print_edges, print_evaluation, print_prompts
+    from .edges import count_edges
     from .evaluation import evaluate
-    from .models import lexicon, load
+    from .models import is_gated, lexicon, load
 
     if metric:
         metrics.find(metric)
@@ -78,6 +79,8 @@ def show(
     evaluation = evaluate(loaded, prompts.first(count), metric, quiet=quiet)
     print_prompts(loaded, prompts, n)
     print_evaluation(evaluation)
+    if is_gated(loaded):
+        print_edges(count_edges(loaded, prompts.first(count), quiet=quiet))
 
 
 def notes() -> str:

@@ -17,7 +17,7 @@ from mechheads.pretraining import (
     train,
 )
 from mechheads.rows import examples, rows
-from tasks.curriculum import COUNTS, held_out_pairs, shares, texts
+from tasks.curriculum import PHASES, held_out_pairs, phases, texts
 
 SMALL = Recipe(layers=1, heads=2, width=16, steps=4, warm_up=2, dropout_from=0.5)
 
@@ -30,7 +30,10 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def school(tokenizer):
     lexicon = tokenizer_lexicon(tokenizer, "mini")
-    few = {name: replace(share, count=2) for name, share in shares(lexicon).items()}
+    few = [
+        (begin, {name: replace(share, count=2) for name, share in shares.items()})
+        for begin, shares in phases(lexicon)
+    ]
     return few, held_out_pairs(lexicon, 4)
 
 
@@ -47,7 +50,7 @@ def test_words_numbers_and_letters_are_single_tokens_and_any_text_comes_back(tok
 def test_every_task_is_in_the_curriculum():
     from tasks import TASKS
 
-    assert set(COUNTS) == set(TASKS)
+    assert all(set(counts) == set(TASKS) for _, counts in PHASES)
 
 
 def test_weights_are_one_on_answers_and_a_tenth_elsewhere(tokenizer):
@@ -79,7 +82,7 @@ def test_solved_examples_weigh_as_much_as_the_answer(prompt, answer, weighty, to
 
 def test_undecided_prompts_are_answered_by_a_name_that_they_hold(school):
     few, _ = school
-    share = replace(few["ioi"], undecided=1.0, count=40)
+    share = replace(few[0][1]["ioi"], undecided=1.0, count=40)
     for prompt, answer in examples(share, random.Random(0)):
         assert prompt.count(answer) == 1
 
