@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -33,7 +34,7 @@ def print_prompts(model: Model, prompts: Prompts, n: int) -> None:
         _print(console, Text(f"Prompt {i}", style="bold"), rows, "")
 
 
-def print_evaluation(evaluation: Evaluation) -> None:
+def print_evaluation(evaluation: Evaluation, edges: Edges | None = None) -> None:
     """Mean and standard error of the metrics on clean and corrupted prompts, and any warning."""
     console = _console()
     n = len(evaluation.clean[evaluation.metric])
@@ -47,17 +48,45 @@ def print_evaluation(evaluation: Evaluation) -> None:
             *(_value(row[side], row[f"{side}_se"]) for side in ("clean", "corrupt")),
         )
     _print(console, title, table, Text("mean ± standard error over prompts", style="dim"))
+    if edges:
+        heads = edges.used.shape[1] * edges.used.shape[2]
+        print(
+            f"attention edges used: {edges.density:.2%} of the causal ones, {edges.per_prompt:.1f} "
+            f"a prompt, in {edges.live} of {heads} heads"
+        )
     if evaluation.warning:
         _print(console, Text(f"\nWarning: {evaluation.warning}", style="bold yellow"))
 
 
-def print_edges(edges: Edges) -> None:
-    """How many attention edges a sparse model uses on the clean prompts."""
-    heads = edges.used.shape[1] * edges.used.shape[2]
-    print(
-        f"\nattention edges used: {edges.density:.2%} of the causal ones, {edges.per_prompt:.1f} a "
-        f"prompt, in {edges.live} of {heads} heads"
-    )
+def print_evaluations(rows: Sequence[tuple[Evaluation, Edges | None]]) -> None:
+    """One line per task: accuracies and metric on clean prompts, and the edges of sparse models."""
+    console = _console()
+    table = Table("task", box=None, pad_edge=False)
+    sparse = any(edges for _, edges in rows)
+    columns = ["prompts", "accuracy", "top-1", "metric", ""]
+    for title in [*columns, *(["edges", "a prompt", "heads"] if sparse else [])]:
+        table.add_column(title, justify="left" if title == "" else "right")
+    for evaluation, edges in rows:
+        clean = evaluation.clean
+        share = [f"{clean[name].mean().item():.1%}" for name in ("accuracy", "top1")]
+        label = METRICS[evaluation.metric].label + (" (!)" if evaluation.warning else "")
+        table.add_row(
+            evaluation.task,
+            str(len(clean["accuracy"])),
+            *share,
+            f"{clean[evaluation.metric].mean().item():.3f}",
+            label,
+            *(
+                [f"{edges.density:.2%}", f"{edges.per_prompt:.1f}", str(edges.live)]
+                if edges
+                else []
+            ),
+        )
+    title = Text(f"{rows[0][0].model}, clean prompts", style="bold")
+    _print(console, title, table)
+    warnings = [evaluation.warning for evaluation, _ in rows if evaluation.warning]
+    if warnings:
+        _print(console, Text("\n".join(["", *(f"(!) {w}" for w in warnings)]), style="yellow"))
 
 
 def _console() -> Console:

@@ -3,7 +3,8 @@
 1. The tokenizer's vocabulary is every word of the tasks, so that each is one token, and all bytes,
    so that any text can be encoded.
 2. A step draws prompts of every task from the training split, with their answers behind them, and
-   runs them in a few groups of like length; `rows` says what each token weighs.
+   runs them in a few groups of like length, and random words that are repeated; `rows` says what
+   each token weighs.
 3. AdamW, warm-up, constant, then cosine; attention dropout in the last part, which spreads each
    job over more heads.
 4. Every step's data and dropout depend on the seed and the step alone, so that a run which was
@@ -137,7 +138,8 @@ def accuracies(
 
 
 def train(
-    phases: Sequence[tuple[float, Mapping[str, Share]]],
+    shares: Mapping[str, Share],
+    repeated: Sequence[str],
     tests: Mapping[str, Sequence[Pair]],
     tokenizer: PreTrainedTokenizerFast,
     recipe: Recipe,
@@ -157,9 +159,7 @@ def train(
     state = checkpoints.restore(checkpoint, named, optimizer, settings)
     begin, spent = state.get("step", 0), state.get("seconds", 0.0)
     end = recipe.steps if stop_after is None else min(recipe.steps, stop_after)
-    lessons = task_lessons(
-        tokenizer, [(int(begin * recipe.steps), shares) for begin, shares in phases], recipe.seed
-    )
+    lessons = task_lessons(tokenizer, shares, recipe.seed, repeated=repeated)
     clock = time.monotonic()
     with bar(recipe.steps, "Steps", quiet, initial=begin) as progress:
         for step in range(begin, end):

@@ -191,14 +191,21 @@ def held_out(group: str) -> bool:
     return hashlib.sha256(group.encode()).digest()[0] < 26
 
 
-def draw(make: Maker, n: int, rng: random.Random, split: str = "all") -> list[Pair]:
-    """n different pairs of the split; a larger n from the same state only adds to a smaller one."""
+def draw(
+    make: Maker, n: int, rng: random.Random, split: str = "all", *, or_all: bool = False
+) -> list[Pair]:
+    """n different pairs of the split; a larger n from the same state only adds to a smaller one.
+
+    Where there are fewer, that is an error, or with `or_all` all of them are given.
+    """
     pairs: dict[str, Pair] = {}
     misses = 0
     while len(pairs) < n:
         pair = make(rng)
         usable = split == "all" or held_out(pair.group) == (split == "test")
         misses = 0 if usable and pair.clean not in pairs else misses + 1
+        if misses > 3000 and pairs and or_all:
+            break
         if misses > 3000:
             raise MechheadsError(
                 f"there are only about {len(pairs)} different prompts with these options in the "

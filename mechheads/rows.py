@@ -58,7 +58,7 @@ def task_course(
 ) -> Course:
     """The tasks' training split, and pairs of their test split."""
     asked = [(pair.clean, pair.answers[-1]) for pairs in tests.values() for pair in pairs]
-    lessons = task_lessons(tokenizer, [(0, shares)], seed, prepend)
+    lessons = task_lessons(tokenizer, shares, seed, prepend=prepend)
     return Course(lessons, rows(tokenizer, asked, prepend=prepend))
 
 
@@ -74,19 +74,44 @@ def text_course(
 
 def task_lessons(
     tokenizer: Any,
-    phases: Sequence[tuple[int, Mapping[str, Share]]],
+    shares: Mapping[str, Share],
     seed: int,
+    *,
+    repeated: Sequence[str] = (),
     prepend: bool = True,
 ) -> Lessons:
-    """Prompts of every task's training split, as many as the phase that began last says."""
+    """Prompts of every task's training split, as many as its share says, and repeated words."""
+    pool = [tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in repeated]
 
     def lesson(step: int) -> list[Rows]:
         rng = random.Random(f"{seed}/{step}")
-        shares = [shares for begin, shares in phases if begin <= step][-1]
         drawn = [example for share in shares.values() for example in examples(share, rng)]
-        return rows(tokenizer, drawn, prepend=prepend)
+        parts = rows(tokenizer, drawn, prepend=prepend)
+        return [*parts, echoes(pool, rng, tokenizer.bos_token_id)] if pool else parts
 
     return lesson
+
+
+def echoes(pool: Sequence[int], rng: random.Random, first: int, n: int = 10) -> Rows:
+    """Random words twice: in the same order, or as pairs whose order is another the second time.
+
+    Whatever can be known the second time weighs 0.2. From this a model learns early to look for
+    what followed a word before, which most tasks need a part of.
+    """
+    made = []
+    for i in range(n):
+        if i % 2:
+            drawn = rng.sample(pool, 2 * rng.randint(4, 20))
+            pairs = list(zip(drawn[::2], drawn[1::2], strict=True))
+            again = rng.sample(pairs, len(pairs))
+            ids = [first, *drawn, *(word for pair in again for word in pair)]
+            weights = [0.0] * (1 + len(drawn)) + [0.0, 0.2] * len(pairs)
+        else:
+            drawn = rng.choices(pool, k=rng.randint(6, 55))
+            ids = [first, *drawn, *drawn]
+            weights = [0.0] * (2 + len(drawn)) + [0.2] * (len(drawn) - 1)
+        made.append([(token, weight, 0) for token, weight in zip(ids, weights, strict=True)])
+    return _pad(made)
 
 
 def text_lessons(sequences: Int[Tensor, "row pos"], batch: int, seed: int) -> Lessons:
@@ -126,18 +151,20 @@ def rows(
     """The examples as token rows, in groups of like length."""
     first = [(tokenizer.bos_token_id, 0.0, 0)] if prepend else []
     encoded = sorted((first + _encode(tokenizer, *example) for example in drawn), key=len)
-    made = []
-    for part in _parts(encoded, groups):
-        tokens = torch.zeros(len(part), max(map(len, part))).long()
-        weights, asked = torch.zeros(tokens.shape), torch.zeros(tokens.shape).bool()
-        for i, row in enumerate(part):
-            ids, weight, answer = zip(*row, strict=True)
-            tokens[i, : len(row)] = torch.tensor(ids)
-            weights[i, : len(row)] = torch.tensor(weight)
-            asked[i, : len(row)] = torch.tensor(answer).bool()
-        weights[:, 0] = 0.0
-        made.append(Rows(tokens, weights, asked))
-    return made
+    return [_pad(part) for part in _parts(encoded, groups)]
+
+
+def _pad(part: Sequence[Sequence[tuple[int, float, int]]]) -> Rows:
+    """Rows of tokens with their weights and whether they are asked for, as tensors."""
+    tokens = torch.zeros(len(part), max(map(len, part))).long()
+    weights, asked = torch.zeros(tokens.shape), torch.zeros(tokens.shape).bool()
+    for i, row in enumerate(part):
+        ids, weight, answer = zip(*row, strict=True)
+        tokens[i, : len(row)] = torch.tensor(ids)
+        weights[i, : len(row)] = torch.tensor(weight)
+        asked[i, : len(row)] = torch.tensor(answer).bool()
+    weights[:, 0] = 0.0
+    return Rows(tokens, weights, asked)
 
 
 def text_rows(sequences: Int[Tensor, "row pos"]) -> Rows:
@@ -181,7 +208,7 @@ def _encode(tokenizer: Any, prompt: str, answer: str) -> list[tuple[int, float, 
 
 def _solved(prompt: str) -> list[tuple[int, int]]:
     """Where answers stand inside of a prompt: of examples, and arguments from the second on."""
-    answers = list(re.finditer(r"\nAnswer:( [^\n]+)\n", prompt))
+    answers = list(re.finditer(r"\nAnswer:[^\n]*?( [^ \n]+)\n", prompt))
     arguments = list(re.finditer(r"\n    :param( \w+):", prompt))[1:]
     return [found.span(1) for found in (*answers, *arguments)]
 

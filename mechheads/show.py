@@ -25,13 +25,15 @@ def show(
     """Look at a task: its prompts with the differing tokens marked, and whether a model can do it.
 
     Args:
-        task: a built-in task (below), or a .jsonl file with clean, corrupt, answer and wrong
+        task: a built-in task (below), a .jsonl file with clean, corrupt, answer and wrong, or all:
+            a table of all built-in tasks, no prompts
         model: an embedded model, smollm2, a model directory, a .gguf file or a hub id
         n: prompts to print
         seed: of the prompts
         split: test, train (what our embedded models have seen) or all
         metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1; default: the task's
-        test: prompts to measure the model on; default: 64, or all lines of a task file
+        test: prompts to measure the model on; default: 64, or all lines of a task file. With --task
+            all, as many as a task has if it has fewer
         revision: branch, tag or commit of a hub model
         device: cpu, cuda, cuda:1, mps; default: the best there is
         dtype: float32, float64, bfloat16 or float16
@@ -49,14 +51,18 @@ def show(
     from .progress import say
 
     # What can be wrong is looked at before torch is imported.
-    tasks.check(task, n, split, options)
+    names = list(tasks.TASKS) if task == "all" else [task]
+    if task == "all" and options:
+        raise MechheadsError(f"unknown flag --{next(iter(options))}: --task all has no options.")
+    for name in names:
+        tasks.check(name, n, split, options)
     count = tasks.default_count(task, 64) if test is None else test
     if count < 1:
         raise MechheadsError(f"--test takes 1 or more prompts, got {count}.")
     sources.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
     from . import metrics
-    from .display import print_edges, print_evaluation, print_prompts
+    from .display import print_evaluation, print_evaluations, print_prompts
     from .edges import count_edges
     from .evaluation import evaluate
     from .models import is_gated, lexicon, load
@@ -75,12 +81,21 @@ def show(
         prepend_bos=prepend_bos,
         quiet=quiet,
     )
-    prompts = tasks.make(task, lexicon(loaded), n=max(n, count), seed=seed, split=split, **options)
-    evaluation = evaluate(loaded, prompts.first(count), metric, quiet=quiet)
-    print_prompts(loaded, prompts, n)
-    print_evaluation(evaluation)
-    if is_gated(loaded):
-        print_edges(count_edges(loaded, prompts.first(count), quiet=quiet))
+    words, several = lexicon(loaded), len(names) > 1
+    rows = []
+    for name in names:
+        wanted = count if several else max(n, count)
+        prompts = tasks.make(
+            name, words, n=wanted, seed=seed, split=split, or_all=several, **options
+        )
+        measured = prompts.first(count)
+        edges = count_edges(loaded, measured, quiet=quiet) if is_gated(loaded) else None
+        rows.append((evaluate(loaded, measured, metric, quiet=quiet), edges))
+        if not several:
+            print_prompts(loaded, prompts, n)
+            print_evaluation(*rows[-1])
+    if several:
+        print_evaluations(rows)
 
 
 def notes() -> str:

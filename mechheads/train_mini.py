@@ -36,7 +36,7 @@ def train_mini(
 
     import torch
 
-    from tasks.curriculum import held_out_pairs, phases, texts
+    from tasks.curriculum import echoed_words, held_out_pairs, shares, texts
 
     from .curves import accuracy_panels, write_curves
     from .models import tokenizer_lexicon
@@ -48,7 +48,8 @@ def train_mini(
     recipe = Recipe(layers=layers, heads=heads, width=width, steps=steps, seed=seed)
     folder = Path(out).expanduser()
     train(
-        phases(lexicon),
+        shares(lexicon),
+        echoed_words(lexicon),
         held_out_pairs(lexicon, 100),
         tokenizer,
         recipe,

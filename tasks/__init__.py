@@ -77,12 +77,14 @@ def make(
     n: int | None = None,
     seed: int = 0,
     split: str = "test",
+    or_all: bool = False,
     **options: Any,
 ) -> Prompts:
     """The prompts of a built-in task (32 unless told) or of a JSONL file (all unless told).
 
     They depend on the arguments alone. By default they come from the test split, which our
-    embedded models have not seen in training; other models do not care.
+    embedded models have not seen in training; other models do not care. Where a task has fewer
+    than n prompts, that is an error, or with `or_all` all of them are given.
     """
     if not isinstance(lexicon, Lexicon):
         raise MechheadsError("tasks.make takes mechheads.lexicon(model) after the task's name.")
@@ -90,7 +92,7 @@ def make(
     if is_file(task):
         return sample(from_file(task), n, seed)
     maker, rng = TASKS[task].maker(lexicon, **options), random.Random(f"{task}/{seed}")
-    pairs = draw(maker, 32 if n is None else n, rng, split)
+    pairs = draw(maker, 32 if n is None else n, rng, split, or_all=or_all)
     return Prompts(task, TASKS[task].metric, tuple(pairs), seed, split, options)
 
 

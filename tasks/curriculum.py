@@ -7,43 +7,20 @@ from mechheads.prompts import Lexicon, Pair, Share, draw, words_as_tokens
 
 from . import TASKS, facts, words
 
-# Prompts per step, from a share of the steps on. Arithmetic needs by far the most. Questions hold a
-# solved one each. Those that need several hops through the context are learned last, and get more
-# of the second phase.
-PHASES = (
-    (
-        0.0,
-        {
-            "ioi": 12,
-            "ioi_long": 8,
-            "docstring": 12,
-            "greater_than": 10,
-            "math": 96,
-            "syntax": 14,
-            "common_sense": 14,
-            "retrieval": 10,
-            "knowledge_recall": 10,
-            "math_calculation": 18,
-            "inference": 14,
-        },
-    ),
-    (
-        0.4,
-        {
-            "ioi": 8,
-            "ioi_long": 6,
-            "docstring": 10,
-            "greater_than": 10,
-            "math": 96,
-            "syntax": 6,
-            "common_sense": 30,
-            "retrieval": 24,
-            "knowledge_recall": 6,
-            "math_calculation": 14,
-            "inference": 24,
-        },
-    ),
-)
+# Prompts per step. Arithmetic needs by far the most. Questions hold a solved one each.
+COUNTS = {
+    "ioi": 8,
+    "ioi_long": 4,
+    "docstring": 8,
+    "greater_than": 6,
+    "math": 64,
+    "syntax": 6,
+    "common_sense": 14,
+    "retrieval": 10,
+    "knowledge_recall": 6,
+    "math_calculation": 12,
+    "inference": 14,
+}
 # Options in turn, so that positions alone solve nothing, and some questions are easier.
 VARIANTS = {
     "ioi_long": [{"length": length} for length in (60, 70, 80, 100)],
@@ -51,40 +28,29 @@ VARIANTS = {
         {"prefix": prefix, "matching": matching, "suffix": suffix}
         for prefix, matching, suffix in ((2, 3, 1), (1, 3, 2), (3, 3, 0), (2, 2, 2), (1, 2, 1))
     ],
-}
-EASIER = VARIANTS | {
     "common_sense": [{"choices": 4}, {"choices": 2}, {"choices": 3}],
     "retrieval": [{"facts": 3}, {"facts": 2}, {"facts": 4}],
 }
 UNDECIDED = {"ioi": 0.12, "ioi_long": 0.12}
 
 
-def phases(lexicon: Lexicon) -> list[tuple[float, dict[str, Share]]]:
-    """Every task's share of a training step, from a share of the steps on."""
-    return [
-        (begin, _shares(lexicon, counts, EASIER if begin else VARIANTS)) for begin, counts in PHASES
-    ]
-
-
-def shares(lexicon: Lexicon, total: int) -> dict[str, Share]:
-    """Every task's share of a step of about `total` prompts, at least one each."""
-    counts = PHASES[-1][1]
-    scale = total / sum(counts.values())
-    scaled = {name: max(1, round(count * scale)) for name, count in counts.items()}
-    return _shares(lexicon, scaled, VARIANTS)
-
-
-def _shares(
-    lexicon: Lexicon, counts: dict[str, int], variants: dict[str, list[dict[str, int]]]
-) -> dict[str, Share]:
+def shares(lexicon: Lexicon, total: int | None = None) -> dict[str, Share]:
+    """Every task's share of a training step of about `total` prompts, at least one each."""
+    scale = 1.0 if total is None else total / sum(COUNTS.values())
     return {
         name: Share(
-            tuple(TASKS[name].maker(lexicon, **options) for options in variants.get(name, [{}])),
-            count,
+            tuple(TASKS[name].maker(lexicon, **options) for options in VARIANTS.get(name, [{}])),
+            max(1, round(count * scale)),
             UNDECIDED.get(name, 0.0),
         )
-        for name, count in counts.items()
+        for name, count in COUNTS.items()
     }
+
+
+def echoed_words(lexicon: Lexicon) -> list[str]:
+    """Words of the tasks that are one token each, to be repeated in random order."""
+    listed = {*words.NAMES, *facts.ROOMS, *facts.THINGS, *facts.COLORS}
+    return lexicon.single(sorted(listed), "words to repeat", at_least=40)
 
 
 def held_out_pairs(lexicon: Lexicon, n: int) -> dict[str, list[Pair]]:

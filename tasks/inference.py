@@ -1,10 +1,10 @@
 """Inference: deduction and transitive comparison (a cognitive function of arXiv:2512.10978).
 
 Question: Anna is taller than Tom. Tom is taller than Max. Who is the tallest?
-Answer:                             -> " Anna"; with "shortest" asked, " Max", wrong here
+Answer: The tallest is              -> " Anna"; with "shortest" for it, " Max", wrong here
 
-Question: Every cat is gray. Every dog is white. Rex is a dog. What color is Rex?
-Answer:                             -> " white"; with "Rex is a cat", " gray", wrong here
+Question: Rex is a dog. Every cat is gray. Every dog is white. What color is Rex?
+Answer: Rex is                      -> " white"; with "Rex is a cat", " gray", wrong here
 
 The corrupted prompt asks for the other end, or puts the individual into the other kind. A group is
 the two people at the ends, or the kind with its color.
@@ -30,15 +30,17 @@ def maker(lexicon: Lexicon, *, kind: Kind = "all", shots: int = 1) -> Maker:
     def comparison(rng: random.Random) -> tuple[Item, Item]:
         first, middle, last = rng.sample(names, 3)
         more, less, most, least = rng.choice(COMPARISONS)
-        statements = [
-            rng.choice((f"{x} is {more} than {y}.", f"{y} is {less} than {x}."))
-            for x, y in ((first, middle), (middle, last))
-        ]
+        statements = rng.choice(
+            (
+                [f"{first} is {more} than {middle}.", f"{middle} is {more} than {last}."],
+                [f"{middle} is {less} than {first}.", f"{last} is {less} than {middle}."],
+            )
+        )
         rng.shuffle(statements)
         context, group = " ".join(statements), " ".join(sorted((first, last)))
         twins = [
-            Item(f"{context} Who is the {most}?", first, group),
-            Item(f"{context} Who is the {least}?", last, group),
+            Item(f"{context} Who is the {asked}?", answer, group, f"The {asked} is")
+            for asked, answer in ((most, first), (least, last))
         ]
         rng.shuffle(twins)
         return twins[0], twins[1]
@@ -47,7 +49,7 @@ def maker(lexicon: Lexicon, *, kind: Kind = "all", shots: int = 1) -> Maker:
         kinds, colors, name = rng.sample(animals, 2), rng.sample(COLORS, 2), rng.choice(names)
         rules = " ".join(f"Every {k} is {c}." for k, c in zip(kinds, colors, strict=True))
         twins = [
-            Item(f"{rules} {name} is a {k}. What color is {name}?", c, f"{k} {c}")
+            Item(f"{name} is a {k}. {rules} What color is {name}?", c, f"{k} {c}", f"{name} is")
             for k, c in zip(kinds, colors, strict=True)
         ]
         rng.shuffle(twins)

@@ -14,18 +14,27 @@ from mechheads.prompts import Lexicon, Maker, Pair, held_out
 
 @dataclass(frozen=True)
 class Item:
-    """A question, its answer (without a space before it), and what it is about."""
+    """A question, its answer (without a space before it), and what it is about.
+
+    The stem begins the answer's sentence: "Anna is in the", where the answer is "bank".
+    """
 
     question: str
     answer: str
     group: str
+    stem: str = ""
+
+    @property
+    def begin(self) -> str:
+        """What stands after the last line break before the answer."""
+        return f"Answer: {self.stem}" if self.stem else "Answer:"
 
 
-def ask(instruction: str, examples: Sequence[Item], question: str) -> str:
-    """The prompt: everything up to and including the last `Answer:`."""
+def ask(instruction: str, examples: Sequence[Item], item: Item) -> str:
+    """The prompt: everything before the answer that is asked for."""
     lines = [f"{instruction}\n"] if instruction else []
-    lines += [f"Question: {e.question}\nAnswer: {e.answer}\n" for e in examples]
-    return "\n".join([*lines, f"Question: {question}\nAnswer:"])
+    lines += [f"Question: {e.question}\n{e.begin} {e.answer}\n" for e in examples]
+    return "\n".join([*lines, f"Question: {item.question}\n{item.begin}"])
 
 
 def question_maker(
@@ -49,7 +58,11 @@ def question_maker(
         # Answers of unlike length would be told apart by their length alone.
         return all(
             len(lexicon.split(f" {a}")) == len(lexicon.split(f" {b}"))
-            for a, b in ((one.question, two.question), (one.answer, two.answer))
+            for a, b in (
+                (one.question, two.question),
+                (one.stem, two.stem),
+                (one.answer, two.answer),
+            )
         )
 
     nothing = MechheadsError(
@@ -73,8 +86,8 @@ def question_maker(
             raise nothing
         examples = [example(rng, clean) for _ in range(shots)]
         return Pair(
-            clean=ask(instruction, examples, clean.question),
-            corrupt=ask(instruction, examples, corrupt.question),
+            clean=ask(instruction, examples, clean),
+            corrupt=ask(instruction, examples, corrupt),
             answers=(f" {clean.answer}",),
             wrong=(f" {corrupt.answer}",),
             group=" after ".join([clean.group, *(e.group for e in examples if memorised)]),

@@ -1,3 +1,7 @@
+from typing import Any
+
+import pandas as pd
+
 from mechheads.curves import SPARSE_PANELS, accuracy_panels, draw, write_curves
 
 SPARSE_LOG = """step,seconds,train_gap,train_density,multiplier,test_gap,test_density,live_heads
@@ -22,10 +26,8 @@ def test_the_report_of_a_sparse_run_draws_its_log_with_both_limits(tmp_path):
 
 def test_a_panel_has_a_line_per_column_in_percent_where_it_says_so(tmp_path):
     (tmp_path / "log.csv").write_text(SPARSE_LOG)
-    import pandas as pd
-
     log = pd.read_csv(tmp_path / "log.csv")
-    figure = draw(log, SPARSE_PANELS, {"slack": 0.05, "density": 0.004})
+    figure: Any = draw(log, SPARSE_PANELS, {"slack": 0.05, "density": 0.004})
     lines = {trace.name: list(trace.y) for trace in figure.data}
     assert lines["training, expected"] == [90.0, 50.0, 10.0]
     assert lines["c"] == [0.3, 0.4, 0.4]

@@ -1,4 +1,5 @@
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -23,13 +24,14 @@ def test_the_weights_are_those_of_the_pattern_hooks(tiny):
 
 def test_the_figures_hold_every_model_and_head(tiny):
     patterns = attend(tiny, TEXT)
-    sums = draw_sums([patterns, patterns])
+    sums: Any = draw_sums([patterns, patterns])
     assert len(sums.data) == 2
     first, last = sums.data[0].z[0], sums.data[0].z[-1]
     assert first[0] == pytest.approx(8.0)  # the first token attends to itself in all heads
     assert all(value is None for value in first[1:])
     assert sum(last) == pytest.approx(8.0, rel=1e-4)
-    assert len(draw_heads([patterns, patterns]).data) == 16
+    heads: Any = draw_heads([patterns, patterns])
+    assert len(heads.data) == 16
 
 
 def test_a_prompt_that_does_not_fit_is_refused(tiny):

@@ -16,8 +16,8 @@ from mechheads.pretraining import (
     rate_at,
     train,
 )
-from mechheads.rows import examples, rows
-from tasks.curriculum import PHASES, held_out_pairs, phases, texts
+from mechheads.rows import echoes, examples, rows
+from tasks.curriculum import COUNTS, echoed_words, held_out_pairs, shares, texts
 
 SMALL = Recipe(layers=1, heads=2, width=16, steps=4, warm_up=2, dropout_from=0.5)
 
@@ -30,11 +30,8 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def school(tokenizer):
     lexicon = tokenizer_lexicon(tokenizer, "mini")
-    few = [
-        (begin, {name: replace(share, count=2) for name, share in shares.items()})
-        for begin, shares in phases(lexicon)
-    ]
-    return few, held_out_pairs(lexicon, 4)
+    few = {name: replace(share, count=2) for name, share in shares(lexicon).items()}
+    return few, echoed_words(lexicon), held_out_pairs(lexicon, 4)
 
 
 def test_words_numbers_and_letters_are_single_tokens_and_any_text_comes_back(tokenizer):
@@ -50,7 +47,7 @@ def test_words_numbers_and_letters_are_single_tokens_and_any_text_comes_back(tok
 def test_every_task_is_in_the_curriculum():
     from tasks import TASKS
 
-    assert all(set(counts) == set(TASKS) for _, counts in PHASES)
+    assert set(COUNTS) == set(TASKS)
 
 
 def test_weights_are_one_on_answers_and_a_tenth_elsewhere(tokenizer):
@@ -68,6 +65,11 @@ def test_weights_are_one_on_answers_and_a_tenth_elsewhere(tokenizer):
     [
         ("Question: car\nAnswer: cars\n\nQuestion: child\nAnswer:", " children", " cars children"),
         (
+            "Question: A?\nAnswer: Anna is in the bank\n\nQuestion: B?\nAnswer: Tom is in the",
+            " park",
+            " bank park",
+        ),
+        (
             "\n    :param size: of it\n    :param name: for it\n    :param",
             " path",
             " name path",
@@ -80,9 +82,26 @@ def test_solved_examples_weigh_as_much_as_the_answer(prompt, answer, weighty, to
     assert tokenizer.decode(part.tokens[part.asked]) == answer
 
 
+def test_repeated_words_weigh_where_they_can_be_known():
+    part = echoes(range(10, 90), random.Random(0), 7)
+    for i, (row, weights) in enumerate(zip(part.tokens.tolist(), part.weights, strict=True)):
+        known = weights.nonzero()[:, 0].tolist()
+        n = 1 + max(known)
+        own, again = row[1 : (n + 1) // 2], row[(n + 1) // 2 : n]
+        assert row[0] == 7
+        assert sorted(own) == sorted(again)
+        if i % 2:
+            pairs = set(zip(own[::2], own[1::2], strict=True))
+            assert pairs == set(zip(again[::2], again[1::2], strict=True))
+            assert known == list(range((n + 1) // 2 + 1, n, 2))
+        else:
+            assert own == again
+            assert known == list(range((n + 1) // 2 + 1, n))
+
+
 def test_undecided_prompts_are_answered_by_a_name_that_they_hold(school):
-    few, _ = school
-    share = replace(few[0][1]["ioi"], undecided=1.0, count=40)
+    few, *_ = school
+    share = replace(few["ioi"], undecided=1.0, count=40)
     for prompt, answer in examples(share, random.Random(0)):
         assert prompt.count(answer) == 1
 
@@ -95,9 +114,9 @@ def test_the_rate_warms_up_and_decays():
 
 
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(tokenizer, school, tmp_path):
-    whole = train(school[0], school[1], tokenizer, SMALL, tmp_path / "whole", quiet=True)
-    train(school[0], school[1], tokenizer, SMALL, tmp_path / "parts", stop_after=3, quiet=True)
-    resumed = train(school[0], school[1], tokenizer, SMALL, tmp_path / "parts", quiet=True)
+    whole = train(*school, tokenizer, SMALL, tmp_path / "whole", quiet=True)
+    train(*school, tokenizer, SMALL, tmp_path / "parts", stop_after=3, quiet=True)
+    resumed = train(*school, tokenizer, SMALL, tmp_path / "parts", quiet=True)
     for (name, one), two in zip(whole.named_parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, two), name
     log = (tmp_path / "parts" / "training" / "log.csv").read_text().splitlines()
@@ -113,20 +132,20 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(tokenizer
     ],
 )
 def test_settings_that_cannot_be_are_named(changes, message, tokenizer, school, tmp_path):
-    train(school[0], school[1], tokenizer, SMALL, tmp_path, stop_after=1, quiet=True)
+    train(*school, tokenizer, SMALL, tmp_path, stop_after=1, quiet=True)
     with pytest.raises(MechheadsError, match=message):
-        train(school[0], school[1], tokenizer, replace(SMALL, **changes), tmp_path, quiet=True)
+        train(*school, tokenizer, replace(SMALL, **changes), tmp_path, quiet=True)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tokenizer, school, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(MechheadsError, match=r"cannot write to .*Choose another --out"):
-        train(school[0], school[1], tokenizer, SMALL, tmp_path / "file", quiet=True)
+        train(*school, tokenizer, SMALL, tmp_path / "file", quiet=True)
 
 
 def test_training_lowers_the_loss_and_gives_a_model_that_loads(tokenizer, school, tmp_path):
     recipe = replace(SMALL, steps=30, rate=1e-2)
-    train(school[0], school[1], tokenizer, recipe, tmp_path, save_every=10, quiet=True)
+    train(*school, tokenizer, recipe, tmp_path, save_every=10, quiet=True)
     last = (tmp_path / "training" / "log.csv").read_text().splitlines()[-1]
     assert float(last.split(",")[2]) < 6.5 < math.log(len(tokenizer))
     model = load(str(tmp_path))
@@ -142,4 +161,4 @@ def test_accuracy_counts_whole_answers(right, tokenizer, school, monkeypatch):
 
     model = new_model(SMALL, len(tokenizer))
     monkeypatch.setattr(model, "forward", parrot)
-    assert set(accuracies(model, tokenizer, school[1]).values()) == {float(right)}
+    assert set(accuracies(model, tokenizer, school[2]).values()) == {float(right)}
