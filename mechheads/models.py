@@ -179,6 +179,13 @@ def load_original(
         )
 
 
+def save_original(hf_model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a transformers model and its tokenizer as a directory that `load` takes."""
+    with _quiet():
+        hf_model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
 def is_gated(model: Model) -> bool:
     """Whether the model is sparse: its attention goes through edge gates."""
     return hasattr(model, "edge_gates")

@@ -24,6 +24,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from . import checkpoints
 from .errors import MechheadsError
+from .models import save_original
 from .outputs import append_row, prepare
 from .progress import bar
 from .prompts import Pair, Share
@@ -177,8 +178,7 @@ def train(
                 state = {"step": step + 1, "seconds": seconds}
                 checkpoints.save(checkpoint, named, optimizer, settings, state)
     model.config.attn_pdrop = 0.0
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    save_original(model, tokenizer, out)
     return model.eval()
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from . import checkpoints, gates
 from .errors import MechheadsError
-from .models import Original
+from .models import Original, save_original
 from .outputs import append_row, prepare
 from .progress import bar
 from .rows import Course, Rows
@@ -298,8 +298,7 @@ def _write(original: Original, pair: Pair, settings: Settings, found: Outcome, o
         student = copy.deepcopy(student).merge_and_unload()
     with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as name:
         folder = Path(name)
-        student.save_pretrained(folder)
-        original.tokenizer.save_pretrained(folder)
+        save_original(student, original.tokenizer, folder)
         facts = {
             "base": settings.model,
             "text": settings.text,

@@ -5,8 +5,8 @@ from .cli import run
 
 def sparsify(
     *,
-    out: str,
     model: str = "mini",
+    out: str = "runs/sparse",
     text: str = "tasks",
     length: int = 128,
     steps: int = 1200,
@@ -29,8 +29,8 @@ def sparsify(
     training/ holds a report with the curves, the log and the checkpoint.
 
     Args:
-        out: the folder for the sparse model
         model: an embedded model, smollm2, a model directory, a .gguf file or a hub id
+        out: the folder for the sparse model
         text: a text file, a folder of .txt and .md files, or `tasks`: the built-in tasks' prompts
         length: tokens in a sequence of text
         steps: optimizer steps

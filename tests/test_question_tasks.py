@@ -13,7 +13,7 @@ TARGETS = list(tasks.TASKS)[5:]
 
 
 def last_question(text):
-    return text.rpartition("Question: ")[2].removesuffix("\nAnswer:")
+    return text.rpartition("Question: ")[2].partition("\nAnswer:")[0]
 
 
 def made(task, n=150, **options):
@@ -27,7 +27,8 @@ def test_layout_is_examples_then_the_question_and_only_the_question_changes(task
     for shots in (0, 1, 2):
         for pair in tasks.make(task, PLAIN, n=20, shots=shots).pairs:
             assert pair.clean.count("Question: ") == pair.clean.count("Answer:") == shots + 1
-            assert pair.clean.endswith("\nAnswer:")
+            assert re.search(r"\nAnswer:( [A-Z][ \w]*)?$", pair.clean)
+            assert pair.clean.split()[-1] == pair.corrupt.split()[-1]
             assert pair.clean.rpartition("Question:")[0] == pair.corrupt.rpartition("Question:")[0]
             assert len(pair.answers) == len(pair.wrong) == 1
             assert pair.answers != pair.wrong
@@ -93,6 +94,15 @@ def test_retrieval_answers_stand_in_the_context():
         key = re.findall(r"(?:is the|is|does) (\w+)", asked)[-1]
         (fact,) = [c for c in context if re.search(rf"\b{key}\b", c)]
         assert fact.split()[-1].strip(".") == answer
+
+
+def test_a_stem_begins_the_sentence_that_the_answer_ends():
+    for pair in tasks.make("retrieval", PLAIN, n=50, split="all").pairs:
+        stem = pair.clean.rpartition("\nAnswer: ")[2]
+        assert f"{stem}{pair.answers[0]}." in last_question(pair.clean)
+    for pair in tasks.make("inference", PLAIN, n=50, split="all").pairs:
+        stem = pair.clean.rpartition("\nAnswer: ")[2].removesuffix(" is").removeprefix("The ")
+        assert last_question(pair.clean).endswith(f"{stem}?")
 
 
 def test_knowledge_recall_knows_its_facts():
