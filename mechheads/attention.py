@@ -50,13 +50,13 @@ def attention(
     text = prompt or tasks.make(task, lexicon(loaded[0]), n=1, seed=seed).pairs[0].clean
     found = [attend(model, text) for model in loaded]
     note = (
-        "Blue is the weight that a query (row) gives to a key (column); white inside of the lower "
-        "triangle is no weight at all."
+        "Blue is the weight that a query (row) gives to a key (column), in the order of the tokens "
+        "above; white is no weight at all."
     )
     listed = ", ".join(names)
     sections = [
         Section("All heads together", text, draw_sums(found)),
-        Section(f"Every head: {listed}, from left to right", note, draw_heads(found)),
+        Section("Every head by itself", note, draw_heads(found)),
     ]
     print(write_page(file, f"Attention of {listed}", sections))
 

@@ -58,7 +58,7 @@ def write_curves(
 ) -> Path:
     """The report of a run, from the log in its training folder."""
     log = pd.read_csv(training / "log.csv").drop_duplicates("step", keep="last")
-    last = {str(name): value for name, value in log.iloc[-1].items()}
+    last = {name: log[name].iloc[-1] for name in log}
     sections = [
         Section("Curves", figure=draw(log, panels, settings)),
         Section("At the end", table=last),
@@ -86,51 +86,37 @@ def accuracy_panels(log: Path) -> tuple[Panel, ...]:
 
 
 def draw(log: pd.DataFrame, panels: Sequence[Panel], settings: Mapping[str, object]) -> "go.Figure":
-    """One plot per panel, two in a row, each with a legend of its own."""
+    """One plot per panel below each other, each with its legend at the right."""
     from plotly.subplots import make_subplots
 
-    rows = math.ceil(len(panels) / 2)
+    rows = len(panels)
     figure = make_subplots(
-        rows, 2, subplot_titles=[p.title for p in panels], vertical_spacing=0.3 / rows
+        rows, 1, subplot_titles=[p.title for p in panels], vertical_spacing=0.28 / rows
     )
     for i, panel in enumerate(panels):
-        place: Any = {"row": i // 2 + 1, "col": i % 2 + 1}
-        legend = f"legend{i + 1}" if i else "legend"
+        place: Any = {"row": i + 1, "col": 1}
         scale = 100 if panel.percent else 1
-        for j, (column, name) in enumerate(panel.columns.items()):
+        lines = {name: log[column] * scale for column, name in panel.columns.items()}
+        if panel.limit:
+            value = float(str(settings[panel.limit])) * scale
+            lines[f"{panel.limit} ({value:g})"] = pd.Series(value, index=log.index)
+        legend = f"legend{i + 1}" if i else "legend"
+        for j, (name, values) in enumerate(lines.items()):
             figure.add_scatter(
                 x=log["step"],
-                y=log[column] * scale,
+                y=values,
                 name=name,
                 mode="lines+markers" if len(log) < 3 else "lines",
                 line={"color": COLORS[j % len(COLORS)], "dash": DASHES[j % len(DASHES)]},
                 legend=legend,
-                showlegend=len(panel.columns) > 1,
                 **place,
             )
-        if panel.limit:
-            value = float(str(settings[panel.limit])) * scale
-            figure.add_hline(
-                y=value, line_dash="dot", line_color="#555", annotation_text=panel.limit, **place
-            )
-        figure.update_xaxes(title_text="step", **place)
-        figure.update_yaxes(
-            title_text=panel.axis,
-            type="log" if panel.log else "linear",
-            exponentformat="none",
-            **place,
-        )
-        axes: Any = figure.get_subplot(place["row"], place["col"])
-        figure.update_layout(
-            {
-                legend: {
-                    "x": axes.xaxis.domain[1],
-                    "y": axes.yaxis.domain[1],
-                    "xanchor": "right",
-                    "yanchor": "top",
-                    "bgcolor": "rgba(255,255,255,.8)",
-                }
-            }
-        )
-    figure.update_layout(template="simple_white", height=380 * rows, margin={"t": 50, "r": 20})
+        figure.update_xaxes(title_text="step" if i == rows - 1 else None, **place)
+        axis: Any = {"type": "log", "dtick": 1} if panel.log else {"rangemode": "tozero"}
+        figure.update_yaxes(title_text=panel.axis, exponentformat="none", **axis, **place)
+        axes: Any = figure.get_subplot(i + 1, 1)
+        figure.update_layout({legend: {"x": 1.01, "y": axes.yaxis.domain[1], "yanchor": "top"}})
+    figure.update_layout(
+        template="simple_white", height=100 + 260 * rows, margin={"t": 50, "r": 240}
+    )
     return figure

@@ -61,7 +61,8 @@ def draw_sums(models: Sequence[Patterns]) -> "go.Figure":
         for p in models
     ]
     figure = make_subplots(1, len(models), subplot_titles=titles, horizontal_spacing=0.16)
-    top = max(p.weights.sum((0, 1)).max().item() for p in models)
+    # The first query can only attend to itself: its weight would hide all the others.
+    top = max(p.weights.sum((0, 1))[1:].max().item() for p in models)
     for i, patterns in enumerate(models):
         place: Any = {"row": 1, "col": i + 1}
         n = len(patterns.tokens)
@@ -99,51 +100,69 @@ def draw_heads(models: Sequence[Patterns]) -> "go.Figure":
     from plotly.subplots import make_subplots
 
     layers = max(p.weights.shape[0] for p in models)
-    columns = [p.weights.shape[1] for p in models]
-    titles = [
-        f"L{layer}H{head}" if layer < p.weights.shape[0] else ""
-        for layer in range(layers)
-        for p in models
-        for head in range(p.weights.shape[1])
-    ]
+    # A narrow empty column stands between two models.
+    starts, titles = [1], [[] for _ in range(layers)]
+    for p in models:
+        heads = p.weights.shape[1]
+        starts.append(starts[-1] + heads + 1)
+        for layer, row in enumerate(titles):
+            known = layer < p.weights.shape[0]
+            row += [f"L{layer}H{head}" if known else "" for head in range(heads)] + [""]
+    columns = starts[-1] - 2
     figure = make_subplots(
         layers,
-        sum(columns),
-        subplot_titles=titles,
-        horizontal_spacing=0.006,
-        vertical_spacing=0.12 / layers,
+        columns,
+        subplot_titles=[title for row in titles for title in row[:columns]],
+        column_widths=[0.3 if c + 1 in starts else 1.0 for c in range(1, columns + 1)],
+        horizontal_spacing=0.08 / columns,
+        vertical_spacing=0.22 / layers,
     )
-    for i, patterns in enumerate(models):
+    for start, patterns in zip(starts, models, strict=False):
         for layer in range(patterns.weights.shape[0]):
-            for head in range(columns[i]):
-                weights = patterns.weights[layer, head]
+            for head in range(patterns.weights.shape[1]):
                 figure.add_heatmap(
-                    z=_causal(weights),
+                    z=_causal(patterns.weights[layer, head]),
                     zmin=0,
                     zmax=1,
                     colorscale=COLORS,
-                    hovertemplate=f"{patterns.model} L{layer}H{head}<br>"
+                    hovertemplate=f"{_label(patterns.model)} L{layer}H{head}<br>"
                     "query %{y}, key %{x}: %{z:.3f}<extra></extra>",
-                    showscale=i == layer == head == 0,
+                    showscale=start == 1 and layer == head == 0,
                     colorbar={"title": {"text": "weight"}},
                     row=layer + 1,
-                    col=sum(columns[:i]) + head + 1,
+                    col=start + head,
                 )
-    figure.update_xaxes(showticklabels=False, ticks="", showgrid=False, mirror=True)
-    figure.update_yaxes(
-        showticklabels=False, ticks="", showgrid=False, autorange="reversed", mirror=True
-    )
+    bare: Any = {"showticklabels": False, "ticks": "", "showgrid": False, "mirror": True}
+    figure.update_xaxes(**bare)
+    figure.update_yaxes(autorange="reversed", **bare)
+    for start in starts[1:-1]:
+        figure.update_xaxes(visible=False, col=start - 1)
+        figure.update_yaxes(visible=False, col=start - 1)
     figure.update_annotations(font_size=10)
-    figure.update_layout(template="simple_white", height=90 + 110 * layers, margin={"t": 40})
+    height = 80 + 120 * layers
+    for start, patterns in zip(starts, models, strict=False):
+        ends = [start, start + patterns.weights.shape[1] - 1]
+        left, right = (_axis(figure, column).domain for column in ends)
+        figure.add_annotation(
+            text=f"<b>{_label(patterns.model)}</b>",
+            x=(left[0] + right[1]) / 2,
+            y=1 + 35 / (height - 90),
+            xref="paper",
+            yref="paper",
+            showarrow=False,
+        )
+    figure.update_layout(template="simple_white", height=height, margin={"t": 70, "b": 20})
     return figure
 
 
+def _axis(figure: Any, column: int) -> Any:
+    """The x axis of the first row's plot in this column."""
+    return figure.get_subplot(1, column).xaxis
+
+
 def _causal(weights: Float[Tensor, "query key"]) -> list[list[float | None]]:
-    """The weights with nothing where a query cannot look."""
-    return [
-        [value if k <= q else None for k, value in enumerate(row)]
-        for q, row in enumerate(weights.tolist())
-    ]
+    """The weights with nothing where an edge is closed or a query cannot look."""
+    return [[value or None for value in row] for row in weights.tolist()]
 
 
 def _label(token: str) -> str:
