@@ -7,28 +7,30 @@
    each token weighs.
 3. AdamW, warm-up, constant, then cosine; attention dropout in the last part, which spreads each
    job over more heads.
-4. Every step's data and dropout depend on the seed and the step alone, so that a run which was
-   stopped and resumed from its checkpoint ends with the same weights.
+4. The rows of a step are drawn and run by several processes. They and the dropout depend on the
+   seed, the step and the worker alone, so that a run which was stopped and resumed from its
+   checkpoint ends with the same weights.
 """
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
+from torch.nn import Parameter
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from . import checkpoints
+from . import checkpoints, teams
 from .errors import MechheadsError
 from .models import save_original
 from .outputs import append_row, prepare
 from .progress import bar
-from .prompts import Pair, Share
-from .rows import Lessons, Rows, rows, task_lessons
+from .prompts import Pair
+from .rows import Lessons, Rows, rows
 
 END = "<|endoftext|>"
 # A word with the space before it, one or two digits with theirs, a run of line breaks with the
@@ -50,6 +52,7 @@ class Recipe:
     decay: float = 0.1
     dropout: float = 0.2
     dropout_from: float = 0.8
+    workers: int = 2
     seed: int = 0
 
 
@@ -139,8 +142,7 @@ def accuracies(
 
 
 def train(
-    shares: Mapping[str, Share],
-    repeated: Sequence[str],
+    course: Callable[[int, int], Lessons],
     tests: Mapping[str, Sequence[Pair]],
     tokenizer: PreTrainedTokenizerFast,
     recipe: Recipe,
@@ -150,21 +152,27 @@ def train(
     save_every: int = 250,
     quiet: bool = False,
 ) -> GPT2LMHeadModel:
-    """Train, or go on from the checkpoint; the model's directory is `out`, the rest below it."""
+    """Train, or go on from the checkpoint; the model's directory is `out`, the rest below it.
+
+    course(worker, workers) gives what a worker trains on; other processes import it by its name.
+    """
     _check(recipe)
     training = prepare(out / "training")
+    checkpoint = training / "checkpoint.safetensors"
     model = new_model(recipe, len(tokenizer))
     optimizer = _optimizer(model, recipe)
     named, settings = dict(model.named_parameters()), asdict(recipe)
-    checkpoint = training / "checkpoint.safetensors"
     state = checkpoints.restore(checkpoint, named, optimizer, settings)
     begin, spent = state.get("step", 0), state.get("seconds", 0.0)
     end = recipe.steps if stop_after is None else min(recipe.steps, stop_after)
-    lessons = task_lessons(tokenizer, shares, recipe.seed, repeated=repeated)
     clock = time.monotonic()
-    with bar(recipe.steps, "Steps", quiet, initial=begin) as progress:
+    work = Work(recipe, len(tokenizer), course)
+    with (
+        teams.team(work.hire, list(named.values()), recipe.workers) as team,
+        bar(recipe.steps, "Steps", quiet, initial=begin) as progress,
+    ):
         for step in range(begin, end):
-            loss = _step(model, optimizer, lessons, recipe, step)
+            loss = _step(team, optimizer, recipe, step)
             progress.set_postfix(loss=f"{loss:.3f}", refresh=False)
             progress.update()
             if (step + 1) % save_every == 0 or step + 1 == end:
@@ -182,37 +190,54 @@ def train(
     return model.eval()
 
 
+@dataclass(frozen=True)
+class Work:
+    """What every process of a run needs to know to compute its part of a step."""
+
+    recipe: Recipe
+    vocabulary: int
+    course: Callable[[int, int], Lessons]
+
+    def hire(self, worker: int) -> tuple[list[Parameter], teams.Compute]:
+        """The parameters of a model of the worker's own, and how it computes a step."""
+        recipe = self.recipe
+        model = new_model(recipe, self.vocabulary)
+        lessons = self.course(worker, recipe.workers)
+
+        def compute(step: int) -> list[float]:
+            late = step >= recipe.dropout_from * recipe.steps
+            _set_dropout(model, recipe.dropout if late else 0.0)
+            model.train()
+            parts = lessons(step)
+            torch.manual_seed((recipe.seed * 1_000_003 + step) * recipe.workers + worker)
+            summed = 0.0
+            for part in parts:
+                loss = loss_of(model, part)
+                loss.backward()
+                summed += loss.item()
+            return [summed, sum(float(part.weights.sum()) for part in parts)]
+
+        return list(model.parameters()), compute
+
+
 def _check(recipe: Recipe) -> None:
-    for name in ("layers", "heads", "width", "steps"):
+    for name in ("layers", "heads", "width", "steps", "workers"):
         if getattr(recipe, name) < 1:
             raise MechheadsError(f"--{name} takes 1 or more, got {getattr(recipe, name)}.")
     if recipe.width % recipe.heads:
         raise MechheadsError(f"--width {recipe.width} is no multiple of --heads {recipe.heads}.")
 
 
-def _step(
-    model: GPT2LMHeadModel,
-    optimizer: torch.optim.Optimizer,
-    lessons: Lessons,
-    recipe: Recipe,
-    step: int,
-) -> float:
-    torch.manual_seed(recipe.seed * 1_000_003 + step)
-    parts = lessons(step)
-    total = sum(float(part.weights.sum()) for part in parts)
-    _set_dropout(model, recipe.dropout if step >= recipe.dropout_from * recipe.steps else 0.0)
+def _step(team: teams.Team, optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> float:
+    loss, weight = team.step(step)
+    for parameter in team.parameters:
+        if parameter.grad is not None:
+            parameter.grad /= weight
     for group in optimizer.param_groups:
         group["lr"] = rate_at(recipe, step)
-    model.train()
-    optimizer.zero_grad()
-    summed = 0.0
-    for part in parts:
-        loss = loss_of(model, part) / total
-        loss.backward()
-        summed += loss.item()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(team.parameters, 1.0)
     optimizer.step()
-    return summed
+    return loss / weight
 
 
 def _set_dropout(model: GPT2LMHeadModel, share: float) -> None:

@@ -75,9 +75,10 @@ def text_course(
 def task_lessons(
     tokenizer: Any,
     shares: Mapping[str, Share],
-    seed: int,
+    seed: int | str,
     *,
     repeated: Sequence[str] = (),
+    n_repeated: int = 0,
     prepend: bool = True,
 ) -> Lessons:
     """Prompts of every task's training split, as many as its share says, and repeated words."""
@@ -87,12 +88,13 @@ def task_lessons(
         rng = random.Random(f"{seed}/{step}")
         drawn = [example for share in shares.values() for example in examples(share, rng)]
         parts = rows(tokenizer, drawn, prepend=prepend)
-        return [*parts, echoes(pool, rng, tokenizer.bos_token_id)] if pool else parts
+        echoed = [echoes(pool, rng, tokenizer.bos_token_id, n_repeated)] if n_repeated else []
+        return parts + echoed
 
     return lesson
 
 
-def echoes(pool: Sequence[int], rng: random.Random, first: int, n: int = 10) -> Rows:
+def echoes(pool: Sequence[int], rng: random.Random, first: int, n: int) -> Rows:
     """Random words twice: in the same order, or as pairs whose order is another the second time.
 
     Whatever can be known the second time weighs 0.2. From this a model learns early to look for
@@ -129,9 +131,8 @@ def text_lessons(sequences: Int[Tensor, "row pos"], batch: int, seed: int) -> Le
 def examples(share: Share, rng: random.Random) -> list[tuple[str, str]]:
     """Prompts of the training split with an answer each."""
     drawn = []
-    for i in range(share.count):
-        maker = share.makers[i % len(share.makers)]
-        (pair,) = draw(maker, 1, rng, "train")
+    for _ in range(share.count):
+        (pair,) = draw(rng.choice(share.makers), 1, rng, "train")
         if rng.random() < share.undecided:
             drawn.append((pair.corrupt, rng.choice(_introduced(pair))))
         else:

@@ -1,6 +1,11 @@
 """Verb `train_mini`: how the embedded model was made."""
 
+from typing import TYPE_CHECKING
+
 from .cli import run
+
+if TYPE_CHECKING:
+    from .rows import Lessons
 
 
 def train_mini(
@@ -11,7 +16,7 @@ def train_mini(
     heads: int = 8,
     width: int = 128,
     seed: int = 0,
-    threads: int = 2,
+    workers: int = 2,
     stop_after: int | None = None,
     quiet: bool = False,
 ) -> None:
@@ -27,30 +32,26 @@ def train_mini(
         heads: heads per layer
         width: width of the residual stream
         seed: of the weights and the prompts
-        threads: CPU threads
+        workers: processes that share the rows of a step, one CPU core each
         stop_after: stop at this step, to go on later
         quiet: no progress bar
     """
     from dataclasses import asdict
+    from functools import partial
     from pathlib import Path
 
-    import torch
-
-    from tasks.curriculum import echoed_words, held_out_pairs, shares, texts
+    from tasks.curriculum import held_out_pairs, texts
 
     from .curves import accuracy_panels, write_curves
     from .models import tokenizer_lexicon
     from .pretraining import Recipe, build_tokenizer, train
 
-    torch.set_num_threads(threads)
     tokenizer = build_tokenizer(texts())
-    lexicon = tokenizer_lexicon(tokenizer, "mini")
-    recipe = Recipe(layers=layers, heads=heads, width=width, steps=steps, seed=seed)
+    recipe = Recipe(layers, heads, width, steps=steps, workers=workers, seed=seed)
     folder = Path(out).expanduser()
     train(
-        shares(lexicon),
-        echoed_words(lexicon),
-        held_out_pairs(lexicon, 100),
+        partial(course, seed),
+        held_out_pairs(tokenizer_lexicon(tokenizer, "mini"), 100),
         tokenizer,
         recipe,
         folder,
@@ -61,6 +62,25 @@ def train_mini(
     panels = accuracy_panels(training / "log.csv")
     page = write_curves(training, "mini, trained from scratch", asdict(recipe), panels)
     print(f"model: {folder}\nreport: {page}")
+
+
+def course(seed: int, worker: int, workers: int) -> "Lessons":
+    """What one of the workers trains on."""
+    from tasks.curriculum import COUNTS, echoed_words, shares, texts
+
+    from .models import tokenizer_lexicon
+    from .pretraining import build_tokenizer
+    from .rows import task_lessons
+
+    tokenizer = build_tokenizer(texts())
+    lexicon = tokenizer_lexicon(tokenizer, "mini")
+    return task_lessons(
+        tokenizer,
+        shares(lexicon, sum(COUNTS.values()) // workers),
+        f"{seed}/{worker}",
+        repeated=echoed_words(lexicon),
+        n_repeated=10 // workers,
+    )
 
 
 if __name__ == "__main__":

@@ -64,7 +64,10 @@ def held_out_pairs(lexicon: Lexicon, n: int) -> dict[str, list[Pair]]:
 
 def texts() -> list[str]:
     """Texts that hold every word of the tasks: the word lists, and prompts for all the rest."""
-    found = [f" {word}" for listed in (words, facts) for word in _words(vars(listed))]
+    lists = [
+        value for home in (words, facts) for name, value in vars(home).items() if name.isupper()
+    ]
+    found = [f" {word}" for word in _words(lists)]
     for name, task in TASKS.items():
         maker, rng = task.maker(words_as_tokens()), random.Random(name)
         for _ in range(600):
@@ -78,9 +81,7 @@ def _words(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for key, inner in value.items():
-            if not str(key).startswith("_"):
-                yield from _words([key, inner])
+        yield from _words([*value, *value.values()])
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _words(inner)

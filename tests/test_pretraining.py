@@ -10,16 +10,18 @@ from mechheads import MechheadsError
 from mechheads.models import load, tokenizer_lexicon
 from mechheads.pretraining import (
     Recipe,
+    Work,
     accuracies,
     build_tokenizer,
     new_model,
     rate_at,
     train,
 )
-from mechheads.rows import echoes, examples, rows
+from mechheads.rows import echoes, examples, rows, task_lessons
+from mechheads.teams import team
 from tasks.curriculum import COUNTS, echoed_words, held_out_pairs, shares, texts
 
-SMALL = Recipe(layers=1, heads=2, width=16, steps=4, warm_up=2, dropout_from=0.5)
+SMALL = Recipe(layers=1, heads=2, width=16, steps=4, warm_up=2, dropout_from=0.5, workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +29,19 @@ def tokenizer():
     return build_tokenizer(texts())
 
 
-@pytest.fixture(scope="module")
-def school(tokenizer):
+def course(worker, workers):
+    """Two prompts of every task for each worker; other processes import this by name."""
+    tokenizer = build_tokenizer(texts())
     lexicon = tokenizer_lexicon(tokenizer, "mini")
     few = {name: replace(share, count=2) for name, share in shares(lexicon).items()}
-    return few, echoed_words(lexicon), held_out_pairs(lexicon, 4)
+    return task_lessons(
+        tokenizer, few, f"{worker} of {workers}", repeated=echoed_words(lexicon), n_repeated=2
+    )
+
+
+@pytest.fixture(scope="module")
+def tests(tokenizer):
+    return held_out_pairs(tokenizer_lexicon(tokenizer, "mini"), 4)
 
 
 def test_words_numbers_and_letters_are_single_tokens_and_any_text_comes_back(tokenizer):
@@ -83,7 +93,7 @@ def test_solved_examples_weigh_as_much_as_the_answer(prompt, answer, weighty, to
 
 
 def test_repeated_words_weigh_where_they_can_be_known():
-    part = echoes(range(10, 90), random.Random(0), 7)
+    part = echoes(range(10, 90), random.Random(0), 7, 6)
     for i, (row, weights) in enumerate(zip(part.tokens.tolist(), part.weights, strict=True)):
         known = weights.nonzero()[:, 0].tolist()
         n = 1 + max(known)
@@ -99,8 +109,8 @@ def test_repeated_words_weigh_where_they_can_be_known():
             assert known == list(range((n + 1) // 2 + 1, n))
 
 
-def test_undecided_prompts_are_answered_by_a_name_that_they_hold(school):
-    few, *_ = school
+def test_undecided_prompts_are_answered_by_a_name_that_they_hold(tokenizer):
+    few = shares(tokenizer_lexicon(tokenizer, "mini"))
     share = replace(few["ioi"], undecided=1.0, count=40)
     for prompt, answer in examples(share, random.Random(0)):
         assert prompt.count(answer) == 1
@@ -113,39 +123,73 @@ def test_the_rate_warms_up_and_decays():
     assert rates[999] < 0.03 * recipe.rate
 
 
-def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(tokenizer, school, tmp_path):
-    whole = train(*school, tokenizer, SMALL, tmp_path / "whole", quiet=True)
-    train(*school, tokenizer, SMALL, tmp_path / "parts", stop_after=3, quiet=True)
-    resumed = train(*school, tokenizer, SMALL, tmp_path / "parts", quiet=True)
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(tokenizer, tests, tmp_path):
+    whole = train(course, tests, tokenizer, SMALL, tmp_path / "whole", quiet=True)
+    train(course, tests, tokenizer, SMALL, tmp_path / "parts", stop_after=3, quiet=True)
+    resumed = train(course, tests, tokenizer, SMALL, tmp_path / "parts", quiet=True)
     for (name, one), two in zip(whole.named_parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, two), name
     log = (tmp_path / "parts" / "training" / "log.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in log] == ["step", "3", "4"]
 
 
+def test_two_workers_add_their_gradients_up(tokenizer, tests, tmp_path):
+    recipe = replace(SMALL, workers=2, steps=1, dropout=0.0)
+    work = Work(recipe, len(tokenizer), course)
+    model = new_model(recipe, len(tokenizer))
+    with team(work.hire, list(model.parameters()), 2) as both:
+        loss, weight = both.step(0)
+        found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    by_hand, sums = [torch.zeros_like(p) for p in model.parameters()], [0.0, 0.0]
+    for worker in (0, 1):
+        parameters, compute = work.hire(worker)
+        sums = [a + b for a, b in zip(sums, compute(0), strict=True)]
+        by_hand = [a + p.grad for a, p in zip(by_hand, parameters, strict=True)]
+    assert [loss, weight] == pytest.approx(sums, rel=1e-5)
+    for one, two in zip(found, by_hand, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
+    whole = train(course, tests, tokenizer, recipe, tmp_path, quiet=True)
+    changed = [not torch.equal(a, b) for a, b in zip(whole.parameters(), by_hand, strict=True)]
+    assert all(changed)
+
+
+def broken_course(worker, workers):
+    """The second worker cannot begin."""
+    if worker:
+        raise ValueError
+    return course(worker, workers)
+
+
+def test_a_worker_that_stops_is_told(tokenizer, tests, tmp_path):
+    recipe = replace(SMALL, workers=2)
+    with pytest.raises(MechheadsError, match=r"A worker stopped\. Run it again to go on"):
+        train(broken_course, tests, tokenizer, recipe, tmp_path, quiet=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"workers": 0}, "--workers takes 1 or more, got 0"),
         ({"steps": 0}, "--steps takes 1 or more, got 0"),
         ({"width": 17}, "--width 17 is no multiple of --heads 2"),
         ({"width": 32}, r"was made with --width 16, not 32\. Go on with the same settings"),
     ],
 )
-def test_settings_that_cannot_be_are_named(changes, message, tokenizer, school, tmp_path):
-    train(*school, tokenizer, SMALL, tmp_path, stop_after=1, quiet=True)
+def test_settings_that_cannot_be_are_named(changes, message, tokenizer, tests, tmp_path):
+    train(course, tests, tokenizer, SMALL, tmp_path, stop_after=1, quiet=True)
     with pytest.raises(MechheadsError, match=message):
-        train(*school, tokenizer, replace(SMALL, **changes), tmp_path, quiet=True)
+        train(course, tests, tokenizer, replace(SMALL, **changes), tmp_path, quiet=True)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tokenizer, school, tmp_path):
+def test_a_folder_that_cannot_be_written_is_named(tokenizer, tests, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(MechheadsError, match=r"cannot write to .*Choose another --out"):
-        train(*school, tokenizer, SMALL, tmp_path / "file", quiet=True)
+        train(course, tests, tokenizer, SMALL, tmp_path / "file", quiet=True)
 
 
-def test_training_lowers_the_loss_and_gives_a_model_that_loads(tokenizer, school, tmp_path):
+def test_training_lowers_the_loss_and_gives_a_model_that_loads(tokenizer, tests, tmp_path):
     recipe = replace(SMALL, steps=30, rate=1e-2)
-    train(*school, tokenizer, recipe, tmp_path, save_every=10, quiet=True)
+    train(course, tests, tokenizer, recipe, tmp_path, save_every=10, quiet=True)
     last = (tmp_path / "training" / "log.csv").read_text().splitlines()[-1]
     assert float(last.split(",")[2]) < 6.5 < math.log(len(tokenizer))
     model = load(str(tmp_path))
@@ -153,7 +197,7 @@ def test_training_lowers_the_loss_and_gives_a_model_that_loads(tokenizer, school
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_accuracy_counts_whole_answers(right, tokenizer, school, monkeypatch):
+def test_accuracy_counts_whole_answers(right, tokenizer, tests, monkeypatch):
     def parrot(tokens):
         """Says every next token, or anything but the next token."""
         said = torch.nn.functional.one_hot(tokens.roll(-1, 1), len(tokenizer)).float()
@@ -161,4 +205,4 @@ def test_accuracy_counts_whole_answers(right, tokenizer, school, monkeypatch):
 
     model = new_model(SMALL, len(tokenizer))
     monkeypatch.setattr(model, "forward", parrot)
-    assert set(accuracies(model, tokenizer, school[2]).values()) == {float(right)}
+    assert set(accuracies(model, tokenizer, tests).values()) == {float(right)}
