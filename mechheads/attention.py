@@ -5,7 +5,7 @@ from .cli import run
 
 def attention(
     *,
-    models: str = "mini,mini-sparse",
+    models: str = "smollm2",
     task: str = "ioi",
     prompt: str | None = None,
     seed: int = 0,

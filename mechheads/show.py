@@ -6,7 +6,7 @@ from .cli import run
 def show(
     *,
     task: str = "ioi",
-    model: str = "mini",
+    model: str = "smollm2",
     n: int = 5,
     seed: int = 0,
     split: str = "test",

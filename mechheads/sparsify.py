@@ -5,7 +5,7 @@ from .cli import run
 
 def sparsify(
     *,
-    model: str = "mini",
+    model: str = "smollm2",
     out: str = "runs/sparse",
     text: str = "tasks",
     length: int = 128,
