@@ -67,17 +67,17 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Pair:
+class Student:
     """The model that is made sparse, its gates, and the dense model as it was."""
 
-    student: Any
+    model: Any
     bias: Float[Tensor, "layer head"]
     teach: Callable[[Tensor], Tensor]
 
     @property
     def parameters(self) -> dict[str, Tensor]:
         """What is trained, by name."""
-        named = {n: p for n, p in self.student.named_parameters() if p.requires_grad}
+        named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return {**named, "edge_gates": self.bias}
 
 
@@ -113,17 +113,17 @@ def sparsify(
     """Post-train the model and write it to `out`; goes on from the checkpoint if there is one."""
     check(settings)
     training = prepare(out / "training")
-    pair = begin(original, settings)
-    optimizer = _optimizer(pair, settings)
+    student = begin(original, settings)
+    optimizer = _optimizer(student, settings)
     checkpoint = training / "checkpoint.safetensors"
-    state = checkpoints.restore(checkpoint, pair.parameters, optimizer, asdict(settings))
+    state = checkpoints.restore(checkpoint, student.parameters, optimizer, asdict(settings))
     start, spent = state.get("step", 0), state.get("seconds", 0.0)
     control = Control(**state.get("control", {"multiplier": settings.multiplier}))
     end = settings.steps if stop_after is None else min(settings.steps, stop_after)
     clock = time.monotonic()
     with bar(settings.steps, "Steps", quiet, initial=start) as progress:
         for step in range(start, end):
-            control = train_step(pair, optimizer, course.lessons(step), control, settings, step)
+            control = train_step(student, optimizer, course.lessons(step), control, settings, step)
             progress.set_postfix(
                 loss=f"+{control.gap:.3f}",
                 constraint=f"{control.multiplier:.2g}",
@@ -132,7 +132,7 @@ def sparsify(
             )
             progress.update()
             if (step + 1) % save_every == 0 or step + 1 == end:
-                found = measure(pair, course.tests)
+                found = measure(student, course.tests)
                 seconds = spent + time.monotonic() - clock
                 append_row(
                     training / "log.csv",
@@ -148,10 +148,10 @@ def sparsify(
                     },
                 )
                 state = {"step": step + 1, "seconds": seconds, "control": asdict(control)}
-                checkpoints.save(checkpoint, pair.parameters, optimizer, asdict(settings), state)
-    found = measure(pair, course.tests)
+                checkpoints.save(checkpoint, student.parameters, optimizer, asdict(settings), state)
+    found = measure(student, course.tests)
     if end == settings.steps:
-        _write(original, pair, settings, found, out)
+        _write(original, student, settings, found, out)
     return found
 
 
@@ -173,25 +173,25 @@ def check(settings: Settings) -> None:
         raise MechheadsError(f"--length takes 2 tokens or more, got {settings.length}.")
 
 
-def begin(original: Original, settings: Settings) -> Pair:
+def begin(original: Original, settings: Settings) -> Student:
     """The student with open gates, and its teacher."""
-    student = original.hf_model
-    device = student.device
+    model = original.hf_model
+    device = model.device
     bias = torch.full((original.n_layers, original.n_heads), settings.bias, device=device)
     if settings.lora:
-        student = _with_adapters(student, settings)
+        model = _with_adapters(model, settings)
 
         def teach(tokens: Tensor) -> Tensor:
-            with student.disable_adapter():
-                return student(tokens, use_cache=False).logits
+            with model.disable_adapter():
+                return model(tokens, use_cache=False).logits
 
-        return Pair(student, bias.requires_grad_(), teach)
-    dense = copy.deepcopy(student)
-    student.requires_grad_(True)
-    return Pair(student, bias.requires_grad_(), lambda t: dense(t, use_cache=False).logits)
+        return Student(model, bias.requires_grad_(), teach)
+    dense = copy.deepcopy(model)
+    model.requires_grad_(True)
+    return Student(model, bias.requires_grad_(), lambda t: dense(t, use_cache=False).logits)
 
 
-def _with_adapters(student: Any, settings: Settings) -> Any:
+def _with_adapters(model: Any, settings: Settings) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ModuleNotFoundError:
@@ -202,11 +202,11 @@ def _with_adapters(student: Any, settings: Settings) -> Any:
     config = LoraConfig(r=settings.lora, lora_alpha=2 * settings.lora, target_modules="all-linear")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that GPT-2's matrices are transposed, which it handles
-        return get_peft_model(student, config)
+        return get_peft_model(model, config)
 
 
 def train_step(
-    pair: Pair,
+    student: Student,
     optimizer: torch.optim.Optimizer,
     parts: Sequence[Rows],
     control: Control,
@@ -218,18 +218,18 @@ def train_step(
     late = max(0.0, (step / settings.steps - 0.7) / 0.3)
     for group in optimizer.param_groups:
         group["lr"] = group["full_rate"] * (0.02 + 0.98 * (1 + math.cos(math.pi * late)) / 2)
-    pair.student.eval()  # no dropout
+    student.model.eval()  # no dropout
     optimizer.zero_grad()
-    weight, edges = _sizes(parts, pair.bias)
+    weight, edges = _sizes(parts, student.bias)
     gap = density = 0.0
     for part in parts:
-        loss, divergence, dense_loss, gated = _forward(pair, part, sample=True)
+        loss, divergence, dense_loss, gated = _forward(student, part, sample=True)
         share = gated.expected / edges
         total = (loss + settings.distill * divergence) / weight + control.multiplier * share
         total.backward()
         gap += (loss.item() - dense_loss) / weight
         density += share.item()
-    weights = [p for name, p in pair.parameters.items() if name != "edge_gates"]
+    weights = [p for name, p in student.parameters.items() if name != "edge_gates"]
     torch.nn.utils.clip_grad_norm_(weights, 1.0)
     optimizer.step()
     return control.after(gap, density, settings)
@@ -246,18 +246,18 @@ def _sizes(parts: Sequence[Rows], bias: Float[Tensor, "layer head"]) -> tuple[fl
 
 
 def _forward(
-    pair: Pair, part: Rows, *, sample: bool
+    student: Student, part: Rows, *, sample: bool
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], float, gates.Gated]:
     """Weighted sums: the student's loss, its divergence from the teacher, the teacher's loss."""
-    device = pair.bias.device
+    device = student.bias.device
     tokens, queries = part.tokens.to(device), part.queries.to(device)
     asked = queries[:, :-1]
     targets = tokens[:, 1:][asked]
     weights = part.weights.to(device)[:, 1:][asked]
     with torch.no_grad():
-        dense = pair.teach(tokens)[:, :-1][asked].log_softmax(-1)
-    with gates.Gated(pair.bias, queries, sample=sample) as gated:
-        sparse = pair.student(tokens, use_cache=False).logits[:, :-1][asked].log_softmax(-1)
+        dense = student.teach(tokens)[:, :-1][asked].log_softmax(-1)
+    with gates.Gated(student.bias, queries, sample=sample) as gated:
+        sparse = student.model(tokens, use_cache=False).logits[:, :-1][asked].log_softmax(-1)
 
     def loss(predictions: Tensor) -> Tensor:
         return -(predictions.gather(-1, targets[:, None])[:, 0] * weights).sum()
@@ -267,38 +267,40 @@ def _forward(
 
 
 @torch.no_grad()
-def measure(pair: Pair, tests: Sequence[Rows]) -> Outcome:
+def measure(student: Student, tests: Sequence[Rows]) -> Outcome:
     """The deterministic gates on held-out rows."""
-    weight, edges = _sizes(tests, pair.bias)
+    weight, edges = _sizes(tests, student.bias)
     gap = 0.0
-    opened = torch.zeros_like(pair.bias, dtype=torch.long)
+    opened = torch.zeros_like(student.bias, dtype=torch.long)
     for part in tests:
-        loss, _, dense_loss, gated = _forward(pair, part, sample=False)
+        loss, _, dense_loss, gated = _forward(student, part, sample=False)
         gap += (loss.item() - dense_loss) / weight
         opened += gated.open
     return Outcome(gap, opened.sum().item() / edges, int((opened > 0).sum()))
 
 
-def _optimizer(pair: Pair, settings: Settings) -> torch.optim.AdamW:
-    weights = [p for name, p in pair.parameters.items() if name != "edge_gates"]
+def _optimizer(student: Student, settings: Settings) -> torch.optim.AdamW:
+    weights = [p for name, p in student.parameters.items() if name != "edge_gates"]
     return torch.optim.AdamW(
         [
             {"params": weights, "full_rate": settings.rate},
-            {"params": [pair.bias], "full_rate": settings.bias_rate},
+            {"params": [student.bias], "full_rate": settings.bias_rate},
         ],
         betas=(0.9, 0.98),
         weight_decay=0.0,
     )
 
 
-def _write(original: Original, pair: Pair, settings: Settings, found: Outcome, out: Path) -> None:
+def _write(
+    original: Original, student: Student, settings: Settings, found: Outcome, out: Path
+) -> None:
     """The sparse model's directory; config.json comes last, without it there is no model."""
-    student = pair.student
+    model = student.model
     if settings.lora:
-        student = copy.deepcopy(student).merge_and_unload()
+        model = copy.deepcopy(model).merge_and_unload()
     with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as name:
         folder = Path(name)
-        save_original(student, original.tokenizer, folder)
+        save_original(model, original.tokenizer, folder)
         facts = {
             "base": settings.model,
             "text": settings.text,
@@ -309,6 +311,6 @@ def _write(original: Original, pair: Pair, settings: Settings, found: Outcome, o
             "held_out_density": round(found.density, 6),
             "live_heads": found.live,
         }
-        gates.write(folder, pair.bias, facts)
+        gates.write(folder, student.bias, facts)
         for file in sorted(folder.iterdir(), key=lambda f: f.name == "config.json"):
             shutil.move(file, out / file.name)

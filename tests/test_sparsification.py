@@ -37,14 +37,14 @@ def course():
 
 
 def test_one_step_changes_all_weights_and_gates_and_leaves_the_teacher(original, course):
-    pair = begin(original, SETTINGS)
+    student = begin(original, SETTINGS)
     tokens = course.tests[0].tokens
-    before = {name: p.detach().clone() for name, p in pair.parameters.items()}
-    taught = pair.teach(tokens)
-    train_step(pair, _optimizer(pair, SETTINGS), course.lessons(0), Control(1.0), SETTINGS, 0)
-    for name, parameter in pair.parameters.items():
+    before = {name: p.detach().clone() for name, p in student.parameters.items()}
+    taught = student.teach(tokens)
+    train_step(student, _optimizer(student, SETTINGS), course.lessons(0), Control(1.0), SETTINGS, 0)
+    for name, parameter in student.parameters.items():
         assert not torch.equal(parameter, before[name]), name
-    assert torch.equal(pair.teach(tokens), taught)
+    assert torch.equal(student.teach(tokens), taught)
 
 
 def test_with_adapters_only_they_and_the_gates_change(original, course):
@@ -52,14 +52,14 @@ def test_with_adapters_only_they_and_the_gates_change(original, course):
     dense = {name: p.clone() for name, p in original.hf_model.named_parameters()}
     tokens = course.tests[0].tokens
     plain = original.hf_model(tokens, use_cache=False).logits
-    pair = begin(original, settings)
+    student = begin(original, settings)
     for step in range(2):
         train_step(
-            pair, _optimizer(pair, settings), course.lessons(step), Control(1.0), settings, 0
+            student, _optimizer(student, settings), course.lessons(step), Control(1.0), settings, 0
         )
-    assert all("lora" in name or name == "edge_gates" for name in pair.parameters)
-    assert torch.equal(pair.teach(tokens), plain)
-    left = dict(pair.student.named_parameters())
+    assert all("lora" in name or name == "edge_gates" for name in student.parameters)
+    assert torch.equal(student.teach(tokens), plain)
+    left = dict(student.model.named_parameters())
     for name, value in dense.items():
         own = next(n for n in left if n.endswith(name) or n.endswith(_wrapped(name)))
         assert torch.equal(left[own], value), name
@@ -80,11 +80,11 @@ def test_the_density_term_closes_gates_and_without_it_they_stay(original, course
     for multiplier in (0.0, 50.0):
         torch.manual_seed(0)
         settings = replace(SETTINGS, multiplier_rate=0.0, bias_rate=0.3, steps=100)
-        pair = begin(original, settings)
-        optimizer, control = _optimizer(pair, settings), Control(multiplier)
+        student = begin(original, settings)
+        optimizer, control = _optimizer(student, settings), Control(multiplier)
         for step in range(12):
-            control = train_step(pair, optimizer, course.lessons(step), control, settings, step)
-        densities.append(measure(pair, course.tests).density)
+            control = train_step(student, optimizer, course.lessons(step), control, settings, step)
+        densities.append(measure(student, course.tests).density)
     assert densities[1] < 0.5 < densities[0]
 
 
@@ -94,11 +94,11 @@ def test_open_gates_lose_nothing_and_use_every_edge(original, course):
 
 
 def test_the_sums_are_those_of_a_loop_over_tokens(original, course):
-    pair = begin(original, replace(SETTINGS, bias=1e4))
+    student = begin(original, replace(SETTINGS, bias=1e4))
     part = course.tests[0]
     part = replace(part, weights=part.weights * torch.rand(part.weights.shape))
     part.weights[:, 9:] = 0.0
-    loss, divergence, dense_loss, _ = _forward(pair, part, sample=False)
+    loss, divergence, dense_loss, _ = _forward(student, part, sample=False)
     predictions = original.hf_model(part.tokens, use_cache=False).logits.log_softmax(-1)
     by_hand = -1.0 * sum(
         (part.weights[row, pos + 1] * predictions[row, pos, part.tokens[row, pos + 1]]).item()
@@ -108,7 +108,7 @@ def test_the_sums_are_those_of_a_loop_over_tokens(original, course):
     assert loss.item() == pytest.approx(by_hand, rel=1e-5)
     assert dense_loss == pytest.approx(by_hand, rel=1e-5)
     assert divergence.item() == pytest.approx(0.0, abs=1e-5)
-    weight, edges = _sizes([part], pair.bias)
+    weight, edges = _sizes([part], student.bias)
     assert weight == pytest.approx(part.weights.sum().item())
     assert edges == 10 * sum(range(1, 9)) * 8
 
