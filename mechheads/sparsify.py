@@ -91,6 +91,10 @@ def sparsify(
         torch.set_num_threads(threads)
     original = load_original(model, revision=revision, device=device, quiet=quiet)
     bos = original.prepend_bos
+    if place and length > original.n_ctx:
+        raise MechheadsError(
+            f"{model} takes up to {original.n_ctx} tokens, --length is {length}. Give less."
+        )
     if place:
         course = text_course(original.tokenizer, place, length, settings.batch, seed, bos)
     else:

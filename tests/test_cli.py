@@ -114,7 +114,14 @@ def sparse(checkpoint, tmp_path):
     [
         (["--out", "{tmp}/out", "--text", "{tmp}/none.txt"], "No such text: "),
         (["--out", "{tmp}/out", "--text", "{tmp}/empty.txt"], "is empty. Give a file with text"),
-        (["--out", "{tmp}/out", "--text", "{tmp}/short.txt"], "less than one sequence of 128"),
+        (
+            ["--out", "{tmp}/out", "--text", "{tmp}/short.txt", "--length", "32"],
+            "less than one sequence of 32",
+        ),
+        (
+            ["--out", "{tmp}/out", "--text", "{tmp}/short.txt", "--length", "65"],
+            "takes up to 64 tokens, --length is 65. Give less",
+        ),
         (["--out", "{tmp}/empty.txt/x"], "cannot write to "),
         (["--out", "{tmp}/out", "--model", "{tmp}/sparse"], "is sparse already. Give the dense"),
         (["--out", "{tmp}/out", "--slack", "-1"], "--slack takes more than 0, got -1"),
