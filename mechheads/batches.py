@@ -23,6 +23,8 @@ from .errors import MechheadsError
 from .models import Model
 from .prompts import Pair, Prompts
 
+SMALL = 256  # tokens; a batch of fewer is not worth a pass of its own
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -47,9 +49,19 @@ class Batch:
         return self.choices.shape[2]
 
     @property
+    def length(self) -> int:
+        """Tokens of a row: those of the prompt, and of the answers all but the last."""
+        return self.clean.shape[1]
+
+    @property
     def differs(self) -> Bool[Tensor, "row pos"]:
         """Where the corrupted prompt has another token than the clean one."""
         return self.clean != self.corrupt
+
+    @property
+    def first(self) -> int:
+        """The first position in which any pair differs."""
+        return int(self.differs.any(0).nonzero()[0])
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,13 @@ class _Tokens:
     answers: list[tuple[int, ...]]
     wrong: list[tuple[int, ...]]
 
+    @property
+    def first(self) -> int:
+        """The first position in which the prompts differ."""
+        return next(
+            i for i, (a, b) in enumerate(zip(self.clean, self.corrupt, strict=True)) if a != b
+        )
+
 
 def batches(model: Model, prompts: Prompts, max_tokens: int = 16384) -> Iterator[Batch]:
     """The prompts as batches of one length each, of at most about `max_tokens` tokens."""
@@ -71,11 +90,13 @@ def batches(model: Model, prompts: Prompts, max_tokens: int = 16384) -> Iterator
     for length in sorted(groups):
         chunk: list[tuple[int, _Tokens]] = []
         used = 0
-        for i, tokens in groups[length]:
+        # Pairs that begin to differ late are kept apart: what they share need not run twice.
+        for i, tokens in sorted(groups[length], key=lambda entry: entry[1].first):
             steps = max(map(len, tokens.answers + tokens.wrong))
             logits = steps * model.cfg.d_vocab_out // 4096  # memory of a row's logits, in tokens
             cost = len(_rows(tokens)) * max(length, logits)
-            if chunk and used + cost > max_tokens:
+            later = bool(chunk) and tokens.first > chunk[0][1].first
+            if chunk and (used + cost > max_tokens or (later and used > SMALL)):
                 yield _batch(chunk)
                 chunk, used = [], 0
             chunk.append((i, tokens))

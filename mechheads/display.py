@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .batches import token_ids, token_texts
+from .benchmark import Timing
 from .edges import Edges
 from .evaluation import Evaluation
 from .metrics import METRICS
@@ -87,6 +88,27 @@ def print_evaluations(rows: Sequence[tuple[Evaluation, Edges | None]]) -> None:
     warnings = [evaluation.warning for evaluation, _ in rows if evaluation.warning]
     if warnings:
         _print(console, Text("\n".join(["", *(f"(!) {w}" for w in warnings)]), style="yellow"))
+
+
+def print_timings(timings: Sequence[Timing]) -> None:
+    """One line per comparison: seconds, how many times faster, and the least time possible."""
+    table = Table("shape", "what", box=None, pad_edge=False)
+    for title in ("threads", "theirs, s", "ours, s", "ratio", "floor, s", "ours / floor", "differ"):
+        table.add_column(title, justify="right")
+    for t in timings:
+        counted = not math.isnan(t.floor)
+        table.add_row(
+            t.shape,
+            t.what,
+            str(t.threads),
+            f"{t.theirs:.2f}",
+            f"{t.ours:.2f}",
+            f"{t.ratio:.1f} x",
+            f"{t.floor:.2f}" if counted else "",
+            f"{t.ours / t.floor:.2f}" if counted else "",
+            f"{t.difference:.0e}" if counted else "",
+        )
+    _print(_console(), table)
 
 
 def _console() -> Console:

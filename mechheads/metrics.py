@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .batches import Batch
@@ -22,72 +22,99 @@ class Scores:
     whether each of its tokens is the one the model would say.
     """
 
-    logprob: Float[Tensor, "batch choice"]
-    greedy: Bool[Tensor, "batch choice"]
+    logprob: Float[Tensor, "*variant batch choice"]
+    greedy: Bool[Tensor, "*variant batch choice"]
     right: Bool[Tensor, "batch choice"]
     present: Bool[Tensor, "batch choice"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number per prompt, larger where the model does better. `label` names it on an axis."""
+    """A number per prompt, larger where the model does better. `label` names it on an axis.
+
+    A relative metric compares answers with each other alone: all tokens' logits are not needed. A
+    smooth one has gradients.
+    """
 
     name: str
-    function: Callable[[Scores], Float[Tensor, " batch"]]
+    function: Callable[[Scores], Float[Tensor, "*variant batch"]]
     label: str
+    relative: bool = False
+    smooth: bool = True
 
-    def __call__(self, scores: Scores) -> Float[Tensor, " batch"]:
+    def __call__(self, scores: Scores) -> Float[Tensor, "*variant batch"]:
         """The metric of every prompt."""
         return self.function(scores)
 
 
-def score(logits: Float[Tensor, "row steps vocab"], batch: Batch) -> Scores:
+def score(logits: Float[Tensor, "*variant row steps vocab"], batch: Batch) -> Scores:
     """The scores of all answers from the logits at the last positions of the batch's rows."""
     logits = logits.float()
     present = batch.choices >= 0
     tokens = batch.choices.clamp(min=0).to(logits.device)
     rows = batch.row_of.to(logits.device)
     step = torch.arange(batch.steps, device=logits.device)
-    said = logits[rows[:, :, None], step, tokens]
+    said = logits[..., rows[:, :, None], step, tokens]
     best, total = logits.max(-1).values, logits.logsumexp(-1)
-    logprob = (said - total[rows]).cpu().where(present, 0.0).sum(-1)
-    greedy = (said >= best[rows]).cpu().where(present, torch.tensor(True)).all(-1)
+    logprob = (said - total[..., rows, :]).where(present.to(logits.device), 0.0).sum(-1)
+    right = (said >= best[..., rows, :]) | ~present.to(logits.device)
     real = present[:, :, 0]
     return Scores(
-        logprob=logprob.where(real, -torch.inf),
-        greedy=greedy & real,
+        logprob=logprob.where(real.to(logits.device), -torch.inf).cpu(),
+        greedy=right.all(-1).cpu() & real,
         right=batch.right,
         present=real,
     )
 
 
-def logit_diff(s: Scores) -> Float[Tensor, " batch"]:
+def answer_tokens(batch: Batch) -> Int[Tensor, " vocab"]:
+    """The tokens of all answers, each once, in order."""
+    return batch.choices[batch.choices >= 0].unique()
+
+
+def score_answers(logits: Float[Tensor, "*variant row vocab"], batch: Batch) -> Scores:
+    """Scores for relative metrics from the logits of the `answer_tokens` alone.
+
+    Log probabilities lack a term that all answers share; what is said is not known.
+    """
+    tokens = torch.searchsorted(answer_tokens(batch), batch.choices[:, :, 0]).to(logits.device)
+    said = logits.float()[..., batch.row_of.to(logits.device), tokens].cpu()
+    real = batch.choices[:, :, 0] >= 0
+    return Scores(
+        logprob=said.where(real, -torch.inf),
+        greedy=torch.zeros_like(said, dtype=torch.bool),
+        right=batch.right,
+        present=real,
+    )
+
+
+def logit_diff(s: Scores) -> Float[Tensor, "*variant batch"]:
     """Mean log probability of the answers less that of the wrong ones, in nats; 0 is even odds."""
     return _mean(s, s.right) - _mean(s, s.present & ~s.right)
 
 
-def logit_diff_max(s: Scores) -> Float[Tensor, " batch"]:
+def logit_diff_max(s: Scores) -> Float[Tensor, "*variant batch"]:
     """Log probability of the best answer less that of the best wrong one, in nats."""
     return _best(s, s.right) - _best(s, s.present & ~s.right)
 
 
-def prob_diff(s: Scores) -> Float[Tensor, " batch"]:
+def prob_diff(s: Scores) -> Float[Tensor, "*variant batch"]:
     """Probability of all answers together less that of all wrong ones, from -1 to 1."""
     probability = s.logprob.exp()
     return (probability * s.right).sum(-1) - (probability * (s.present & ~s.right)).sum(-1)
 
 
-def logprob(s: Scores) -> Float[Tensor, " batch"]:
+def logprob(s: Scores) -> Float[Tensor, "*variant batch"]:
     """Log probability that one of the answers follows, in nats; at most 0."""
     return s.logprob.where(s.right, -torch.inf).logsumexp(-1)
 
 
-def accuracy(s: Scores) -> Float[Tensor, " batch"]:
+def accuracy(s: Scores) -> Float[Tensor, "*variant batch"]:
     """1 where the best answer is likelier than every wrong one, else 0."""
     return (logit_diff_max(s) > 0).float()
 
 
-def top1(s: Scores) -> Float[Tensor, " batch"]:
+def top1(s: Scores) -> Float[Tensor, "*variant batch"]:
     """1 where an answer is what the model says, token by token out of all tokens, else 0."""
     return (s.greedy & s.right).any(-1).float()
 
@@ -95,12 +122,17 @@ def top1(s: Scores) -> Float[Tensor, " batch"]:
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("logit_diff", logit_diff, "logit difference"),
-        Metric("logit_diff_max", logit_diff_max, "logit difference to the best wrong answer"),
+        Metric("logit_diff", logit_diff, "logit difference", relative=True),
+        Metric(
+            "logit_diff_max",
+            logit_diff_max,
+            "logit difference to the best wrong answer",
+            relative=True,
+        ),
         Metric("prob_diff", prob_diff, "probability difference"),
         Metric("logprob", logprob, "log probability of the answer"),
-        Metric("accuracy", accuracy, "accuracy, against the wrong answers"),
-        Metric("top1", top1, "accuracy, against all tokens"),
+        Metric("accuracy", accuracy, "accuracy, against the wrong answers", True, smooth=False),
+        Metric("top1", top1, "accuracy, against all tokens", smooth=False),
     )
 }
 
@@ -112,9 +144,9 @@ def find(name: str) -> Metric:
     return METRICS[name]
 
 
-def _mean(s: Scores, which: Bool[Tensor, "batch choice"]) -> Float[Tensor, " batch"]:
+def _mean(s: Scores, which: Bool[Tensor, "batch choice"]) -> Float[Tensor, "*variant batch"]:
     return s.logprob.where(which, 0.0).sum(-1) / which.sum(-1)
 
 
-def _best(s: Scores, which: Bool[Tensor, "batch choice"]) -> Float[Tensor, " batch"]:
+def _best(s: Scores, which: Bool[Tensor, "batch choice"]) -> Float[Tensor, "*variant batch"]:
     return s.logprob.where(which, -torch.inf).max(-1).values

@@ -15,7 +15,7 @@ import logging
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,7 @@ def logits_at_end(
     n_pairs, rows = int(pair_of.max()) + 1, len(pair_of)
     if steps == 1 or n_pairs == rows:
         residual = model(tokens, stop_at_layer=model.cfg.n_layers)[:, -steps:]
-        return _unembed(model, residual)
+        return unembed(model, residual)
     first = torch.searchsorted(pair_of, torch.arange(n_pairs, device=pair_of.device))
     cache = TransformerLensKeyValueCache.init_cache(model.cfg, model.cfg.device, n_pairs)
     shared = _continue(model, tokens[first, : 1 - steps], cache)[:, -1:]
@@ -221,7 +221,7 @@ def logits_at_end(
         entry.past_values = entry.past_values[pair_of.to(entry.past_values.device)]
     cache.previous_attention_mask = cache.previous_attention_mask[pair_of]
     own = _continue(model, tokens[:, 1 - steps :], cache)
-    return _unembed(model, torch.cat([shared[pair_of], own], dim=1))
+    return unembed(model, torch.cat([shared[pair_of], own], dim=1))
 
 
 def with_patterns(
@@ -255,12 +255,162 @@ def _continue(
     )
 
 
-def _unembed(
-    model: Model, residual: Float[Tensor, "row pos d_model"]
-) -> Float[Tensor, "row pos vocab"]:
+def unembed(
+    model: Model,
+    residual: Float[Tensor, "*rows d_model"],
+    tokens: Int[Tensor, " some"] | None = None,
+) -> Float[Tensor, "*rows some"]:
+    """Logits of the tokens, or of all, from the residual stream after the last layer."""
+    flat = residual.flatten(0, -2)[None]
     if model.cfg.normalization_type is not None:
-        residual = model.ln_final(residual)
-    return apply_softcap(model.unembed(residual), model.cfg.output_logits_soft_cap)
+        flat = model.ln_final(flat)
+    if tokens is None:
+        logits = model.unembed(flat)
+    else:
+        ids = tokens.to(model.W_U.device)
+        logits = flat @ model.W_U[:, ids] + model.b_U[ids]
+    logits = apply_softcap(logits, model.cfg.output_logits_soft_cap)
+    return logits[0].unflatten(0, residual.shape[:-1])
+
+
+def embed(model: Model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos d_model"]:
+    """The residual stream that enters the first layer."""
+    return model(tokens.to(model.W_E.device), stop_at_layer=0)
+
+
+def attention_inside(
+    model: Model, tokens: Int[Tensor, "row pos"]
+) -> tuple[list[Float[Tensor, "row pos d_model"]], list[Float[Tensor, "row pos head d_head"]]]:
+    """Run the tokens once and keep what enters every layer, and every head's z."""
+    entering: list[Tensor] = []
+    z: list[Tensor] = []
+    hooks = []
+    for layer in range(model.cfg.n_layers):
+        hooks.append((f"blocks.{layer}.hook_resid_pre", _keeper(entering)))
+        hooks.append((f"blocks.{layer}.attn.hook_z", _keeper(z)))
+    model.run_with_hooks(
+        tokens.to(model.W_E.device), stop_at_layer=model.cfg.n_layers, fwd_hooks=hooks
+    )
+    return entering, z
+
+
+def rerun(
+    model: Model,
+    entering: Float[Tensor, "row pos d_model"],
+    start: int,
+    layers: Sequence[int],
+    change: Callable[[int, Float[Tensor, "row pos head d_head"]], Tensor],
+) -> Float[Tensor, "row pos d_model"]:
+    """The residual stream after the last layer, from what enters `start`, with z changed."""
+
+    def hook(z: Tensor, hook: HookPoint) -> Tensor:
+        return change(hook.layer(), z)
+
+    return model.run_with_hooks(
+        entering,
+        start_at_layer=start,
+        stop_at_layer=model.cfg.n_layers,
+        fwd_hooks=[(f"blocks.{layer}.attn.hook_z", hook) for layer in layers],
+    )
+
+
+def attention_parts(
+    model: Model,
+    layer: int,
+    entering: Float[Tensor, "row pos d_model"],
+    replaced: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """q, k, v, pattern and z of a layer, some of the first four replaced by what is given.
+
+    q and k are those before rotary embeddings. Costs one block.
+    """
+    given, kept = replaced or {}, {}
+    hooks = []
+    for part in ("q", "k", "v", "pattern", "z"):
+
+        def hook(value: Tensor, hook: HookPoint, part: str = part) -> Tensor:
+            kept[part] = given.get(part, value)
+            return kept[part]
+
+        hooks.append((f"blocks.{layer}.attn.hook_{part}", hook))
+    model.run_with_hooks(entering, start_at_layer=layer, stop_at_layer=layer + 1, fwd_hooks=hooks)
+    return kept
+
+
+def inputs_of_heads(
+    model: Model, tokens: Int[Tensor, "row pos"]
+) -> tuple[Float[Tensor, "row pos d_model"], list[dict[str, Tensor]]]:
+    """Run the tokens with gradients: the end, and every layer's q, k and v, of all heads apart."""
+    entering = embed(model, tokens).detach().requires_grad_()
+    kept: list[dict[str, Tensor]] = [{} for _ in range(model.cfg.n_layers)]
+    hooks = []
+    for layer in range(model.cfg.n_layers):
+        for part in ("q", "k", "v"):
+
+            def hook(value: Tensor, hook: HookPoint, part: str = part) -> None:
+                kept[hook.layer()][part] = value
+
+            hooks.append((f"blocks.{layer}.attn.hook_{part}", hook))
+    grouped = model.cfg.n_key_value_heads is not None
+    before = model.cfg.ungroup_grouped_query_attention
+    try:
+        model.cfg.ungroup_grouped_query_attention = grouped
+        end = model.run_with_hooks(
+            entering, start_at_layer=0, stop_at_layer=model.cfg.n_layers, fwd_hooks=hooks
+        )
+    finally:
+        model.cfg.ungroup_grouped_query_attention = before
+    return end, kept
+
+
+def has_hooks(model: Model) -> bool:
+    """Whether somebody else's hooks are on the model; those of edge gates are ours."""
+    ours = 2 * model.cfg.n_layers if is_gated(model) else 0
+    found = sum(len(point.fwd_hooks) for point in model.hook_dict.values())
+    return found != ours
+
+
+def _keeper(kept: list[Tensor]) -> Callable[..., None]:
+    def hook(value: Tensor, hook: HookPoint) -> None:
+        kept.append(value)
+
+    return hook
+
+
+def random_model(tokenizer: Any, **shape: Any) -> Model:
+    """An untrained model of any shape, e.g. to time things with; arguments of TransformerLens."""
+    torch.manual_seed(0)
+    cfg = HookedTransformerConfig(model_name="random", device="cpu", **shape)
+    with _quiet():
+        model = HookedTransformer(cfg, move_to_device=False)
+        _give_tokenizer(model, tokenizer)
+    return model.eval().requires_grad_(False)
+
+
+def head_loop(
+    model: Model,
+    base: Int[Tensor, "row pos"],
+    other: Int[Tensor, "row pos"],
+    metric: Callable[[Tensor], Tensor],
+    heads: Sequence[tuple[int, int]],
+) -> Float[Tensor, " head"]:
+    """TransformerLens's own patching loop, to compare with: a whole pass for every head."""
+    import pandas as pd
+    from transformer_lens import patching
+
+    chosen = pd.DataFrame(heads, columns=pd.Index(["layer", "head"]))
+    names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
+    _, cache = model.run_with_cache(other, names_filter=names)
+    with _quiet():
+        return patching.generic_activation_patch(
+            model=model,
+            corrupted_tokens=base,
+            clean_cache=cache,
+            patching_metric=metric,
+            patch_setter=patching.layer_head_vector_patch_setter,
+            activation_name="z",
+            index_df=chosen,
+        )
 
 
 def lexicon(model: Model) -> Lexicon:

@@ -5,8 +5,8 @@
 2. A step draws prompts of every task from the training split, with their answers behind them, and
    runs them in a few groups of like length, and random words that are repeated; `rows` says what
    each token weighs.
-3. AdamW, warm-up, constant, then cosine; attention dropout in the last part, which spreads each
-   job over more heads.
+3. Muon (AdamW for all but the matrices of the blocks), warm-up, constant, then cosine; attention
+   dropout in the last part, which spreads each job over more heads.
 4. The rows of a step are drawn and run by several processes. They and the dropout depend on the
    seed, the step and the worker alone, so that a run which was stopped and resumed from its
    checkpoint ends with the same weights.
@@ -27,6 +27,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from . import checkpoints, teams
 from .errors import MechheadsError
 from .models import save_original
+from .muon import Muon
 from .outputs import append_row, prepare
 from .progress import bar
 from .prompts import Pair
@@ -46,9 +47,10 @@ class Recipe:
     heads: int = 8
     width: int = 128
     context: int = 128
-    steps: int = 5000
+    steps: int = 4500
     warm_up: int = 150
-    rate: float = 1.2e-3
+    rate: float = 3.6e-3
+    rate_others: float = 1.8e-3
     decay: float = 0.1
     dropout: float = 0.2
     dropout_from: float = 0.8
@@ -98,7 +100,12 @@ def new_model(recipe: Recipe, vocabulary: int) -> GPT2LMHeadModel:
         pad_token_id=0,
         architectures=["GPT2LMHeadModel"],
     )
-    return GPT2LMHeadModel(config)
+    model = GPT2LMHeadModel(config)
+    # GPT-2's own start is made for a wide model: heads of a narrow one would hardly differ.
+    for name, weight in model.named_parameters():
+        if name.endswith(("attn.c_attn.weight", "mlp.c_fc.weight")):
+            torch.nn.init.normal_(weight, std=recipe.width**-0.5)
+    return model
 
 
 def loss_of(model: GPT2LMHeadModel, part: Rows) -> Tensor:
@@ -113,12 +120,12 @@ def loss_of(model: GPT2LMHeadModel, part: Rows) -> Tensor:
     return (losses * scale).sum()
 
 
-def rate_at(recipe: Recipe, step: int) -> float:
-    """Warm-up, constant for a little more than half of the steps, then cosine to a fiftieth."""
+def pace(recipe: Recipe, step: int) -> float:
+    """Warm-up to 1, constant for a little more than half of the steps, then cosine to 0.02."""
     if step < recipe.warm_up:
-        return recipe.rate * (step + 1) / recipe.warm_up
+        return (step + 1) / recipe.warm_up
     late = max(0.0, (step / recipe.steps - 0.55) / 0.45)
-    return recipe.rate * (0.02 + 0.98 * (1 + math.cos(math.pi * late)) / 2)
+    return 0.02 + 0.98 * (1 + math.cos(math.pi * late)) / 2
 
 
 @torch.inference_mode()
@@ -234,7 +241,7 @@ def _step(team: teams.Team, optimizer: torch.optim.Optimizer, recipe: Recipe, st
         if parameter.grad is not None:
             parameter.grad /= weight
     for group in optimizer.param_groups:
-        group["lr"] = rate_at(recipe, step)
+        group["lr"] = group["peak"] * pace(recipe, step)
     torch.nn.utils.clip_grad_norm_(team.parameters, 1.0)
     optimizer.step()
     return loss / weight
@@ -246,11 +253,16 @@ def _set_dropout(model: GPT2LMHeadModel, share: float) -> None:
             module.p = share
 
 
-def _optimizer(model: GPT2LMHeadModel, recipe: Recipe) -> torch.optim.AdamW:
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and ".h." in n]
-    others = [p for n, p in model.named_parameters() if not (p.ndim == 2 and ".h." in n)]
+def _optimizer(model: GPT2LMHeadModel, recipe: Recipe) -> Muon:
+    """Queries, keys and values are one matrix in GPT-2, but orthogonal each on its own."""
+    named = dict(model.named_parameters())
+    matrices = {n: p for n, p in named.items() if p.ndim == 2 and ".h." in n}
+    joint = [p for n, p in matrices.items() if "attn.c_attn" in n]
+    single = [p for n, p in matrices.items() if "attn.c_attn" not in n]
+    others = [p for n, p in named.items() if n not in matrices]
     groups = [
-        {"params": matrices, "weight_decay": recipe.decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": joint, "pieces": 3, "weight_decay": recipe.decay, "peak": recipe.rate},
+        {"params": single, "pieces": 1, "weight_decay": recipe.decay, "peak": recipe.rate},
+        {"params": others, "pieces": 0, "weight_decay": 0.0, "peak": recipe.rate_others},
     ]
-    return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98))
+    return Muon(groups, betas=(0.9, 0.98))

@@ -177,6 +177,14 @@ def read(value: Any, kind: Any, name: str) -> Any:
         raise MechheadsError(f"{name} takes {words[wanted]}, got {value!r}.") from None
 
 
+def read_list(text: str, kind: Any, name: str) -> list[Any]:
+    """A comma list as values of a type; at least one."""
+    values = [read(part.strip(), kind, name) for part in text.split(",") if part.strip()]
+    if not values:
+        raise MechheadsError(f"{name} takes a list such as a,b; got nothing.")
+    return values
+
+
 def choices(kind: Any) -> tuple[str, ...]:
     """The values that an option of that annotation may take, if they are few enough to list."""
     return get_args(kind) if get_origin(kind) is Literal else ()

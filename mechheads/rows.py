@@ -79,41 +79,50 @@ def task_lessons(
     *,
     repeated: Sequence[str] = (),
     n_repeated: int = 0,
+    n_first: int = 0,
     prepend: bool = True,
 ) -> Lessons:
-    """Prompts of every task's training split, as many as its share says, and repeated words."""
+    """Prompts of every task's training split, as many as its share says, and repeated words.
+
+    In the first `n_first` steps there are only repeated words, four times as many of them.
+    """
     pool = [tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in repeated]
 
     def lesson(step: int) -> list[Rows]:
         rng = random.Random(f"{seed}/{step}")
+        if step < n_first:
+            return echoes(pool, rng, tokenizer.bos_token_id, 4 * n_repeated)
         drawn = [example for share in shares.values() for example in examples(share, rng)]
         parts = rows(tokenizer, drawn, prepend=prepend)
-        echoed = [echoes(pool, rng, tokenizer.bos_token_id, n_repeated)] if n_repeated else []
-        return parts + echoed
+        return parts + echoes(pool, rng, tokenizer.bos_token_id, n_repeated)
 
     return lesson
 
 
-def echoes(pool: Sequence[int], rng: random.Random, first: int, n: int) -> Rows:
-    """Random words twice: in the same order, or as pairs whose order is another the second time.
+def echoes(pool: Sequence[int], rng: random.Random, first: int, n: int) -> list[Rows]:
+    """Random words, and again: half of the rows in the same order, half as pairs in another order.
 
-    Whatever can be known the second time weighs 0.2. From this a model learns early to look for
-    what followed a word before, which most tasks need a part of.
+    Between the words of a pair stand up to three words that all pairs of the row have in common.
+    Whatever can be known the second time weighs 1. From this a model learns to look for what
+    followed a word before, which most tasks need a part of. Long rows would teach it much later.
     """
-    made = []
+    made: list[list[tuple[int, float, int]]] = []
     for i in range(n):
         if i % 2:
-            drawn = rng.sample(pool, 2 * rng.randint(4, 20))
+            between = rng.sample(pool, rng.randint(0, 3))
+            drawn = rng.sample(pool, 2 * rng.randint(2, 4))
             pairs = list(zip(drawn[::2], drawn[1::2], strict=True))
             again = rng.sample(pairs, len(pairs))
-            ids = [first, *drawn, *(word for pair in again for word in pair)]
-            weights = [0.0] * (1 + len(drawn)) + [0.0, 0.2] * len(pairs)
+            row = [(first, 0.0, 0)]
+            for weight, turn in ((0.0, pairs), (1.0, again)):
+                for key, value in turn:
+                    row += [(word, 0.0, 0) for word in (key, *between)] + [(value, weight, 0)]
         else:
-            drawn = rng.choices(pool, k=rng.randint(6, 55))
-            ids = [first, *drawn, *drawn]
-            weights = [0.0] * (2 + len(drawn)) + [0.2] * (len(drawn) - 1)
-        made.append([(token, weight, 0) for token, weight in zip(ids, weights, strict=True)])
-    return _pad(made)
+            drawn = rng.choices(pool, k=rng.randint(4, 10))
+            once = [(word, 0.0, 0) for word in (first, *drawn, drawn[0])]
+            row = once + [(word, 1.0, 0) for word in drawn[1:]]
+        made.append(row)
+    return [_pad(part) for part in _parts(sorted(made, key=len), 2)] if made else []
 
 
 def text_lessons(sequences: Int[Tensor, "row pos"], batch: int, seed: int) -> Lessons:

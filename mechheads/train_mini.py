@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def train_mini(
     *,
     out: str = "runs/mini",
-    steps: int = 5000,
+    steps: int = 4500,
     layers: int = 4,
     heads: int = 8,
     width: int = 128,
@@ -79,7 +79,8 @@ def course(seed: int, worker: int, workers: int) -> "Lessons":
         shares(lexicon, sum(COUNTS.values()) // workers),
         f"{seed}/{worker}",
         repeated=echoed_words(lexicon),
-        n_repeated=10 // workers,
+        n_repeated=24 // workers,
+        n_first=600,
     )
 
 

@@ -9,17 +9,17 @@ from . import TASKS, facts, words
 
 # Prompts per step. Arithmetic needs by far the most. Questions hold a solved one each.
 COUNTS = {
-    "ioi": 8,
+    "ioi": 6,
     "ioi_long": 4,
     "docstring": 8,
-    "greater_than": 6,
+    "greater_than": 4,
     "math": 64,
-    "syntax": 6,
-    "common_sense": 14,
-    "retrieval": 10,
-    "knowledge_recall": 6,
-    "math_calculation": 12,
-    "inference": 14,
+    "syntax": 4,
+    "common_sense": 20,
+    "retrieval": 16,
+    "knowledge_recall": 4,
+    "math_calculation": 14,
+    "inference": 20,
 }
 # Options in turn, so that positions alone solve nothing, and some questions are easier.
 VARIANTS = {

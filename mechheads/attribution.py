@@ -1,0 +1,190 @@
+"""Attribution: what patching every head would do, estimated from gradients in one backward pass.
+
+Replacing a head's z by z' changes the metric by about (z' - z) . dm/dz (attribution patching, Nanda
+2023). With `ig` the gradient is averaged over inputs between the corrupted and the clean prompt
+(EAP-IG, Hanna et al. 2024, arXiv:2403.17806), which helps where a gradient at one end is flat.
+
+1. The run that z' comes from is remembered.
+2. The other run goes through the engine with a probe on every head: z + probe * (z' - z), probe 0.
+   The gradient of a probe is the estimated change.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from . import metrics
+from .batches import Batch, batches
+from .effects import HeadEffects
+from .engine import Engine, Run, Z, budget_for, engine_for, measure
+from .errors import MechheadsError, unknown
+from .metrics import Metric
+from .models import Model, embed
+from .patching import DIRECTIONS
+from .progress import bar
+from .prompts import Prompts
+
+
+@dataclass(frozen=True)
+class Probe:
+    """z + probe * (toward - z'), where z' is `away`, or z as it is in this very run."""
+
+    probe: Float[Tensor, "row layer head"]
+    toward: Sequence[Float[Tensor, "row pos head d_head"]]
+    away: Sequence[Float[Tensor, "row pos head d_head"]] | None = None
+    variants: int = 1
+    start: int = 0
+
+    def touches(self, layer: int) -> bool:
+        """Every layer's."""
+        return True
+
+    def __call__(self, layer: int, z: Z, where: slice) -> Z:
+        """The z of a layer at the positions `where`."""
+        here = z[0].detach() if self.away is None else self.away[layer][:, where]
+        step = self.toward[layer][:, where] - here
+        return z + self.probe[:, layer, None, :, None] * step
+
+
+def attribution(
+    model: Model,
+    prompts: Prompts,
+    metric: str | None = None,
+    *,
+    direction: str = "noising",
+    budget: int | None = None,
+    quiet: bool = False,
+) -> HeadEffects:
+    """Estimate of `patch`, same sign: the gradient at the run that is changed.
+
+    Two forward passes and one backward pass for all heads.
+    """
+
+    def gradients(engine: Engine, batch: Batch, wanted: Metric) -> list[Tensor]:
+        base, other = _ends_of(batch, direction)
+        there = _remember(engine, other, batch)
+        value, slope = _slope(model, engine, batch, wanted, there, embed(model, base), None)
+        with torch.no_grad():
+            theirs = measure(model, _end(engine, there, model), batch, wanted)[0]
+        clean, corrupt = (value, theirs) if direction == "noising" else (theirs, value)
+        return [slope, clean, corrupt]
+
+    settings = {"direction": direction}
+    return _estimate(model, prompts, metric, "attribution", settings, budget, quiet, gradients)
+
+
+def ig(
+    model: Model,
+    prompts: Prompts,
+    metric: str | None = None,
+    *,
+    direction: str = "noising",
+    steps: int = 5,
+    budget: int | None = None,
+    quiet: bool = False,
+) -> HeadEffects:
+    """Estimate of `patch`, same sign: the gradient averaged over inputs between the two prompts.
+
+    Two forward passes, and a forward and a backward pass per step.
+    """
+    if steps < 1:
+        raise MechheadsError(f"ig takes 1 or more steps, got {steps}.")
+
+    def gradients(engine: Engine, batch: Batch, wanted: Metric) -> list[Tensor]:
+        clean, corrupt = (_remember(engine, t, batch) for t in (batch.clean, batch.corrupt))
+        base, other = (clean, corrupt) if direction == "noising" else (corrupt, clean)
+        with torch.no_grad():
+            ends = [
+                measure(model, _end(engine, run, model), batch, wanted)[0]
+                for run in (clean, corrupt)
+            ]
+            near, far = embed(model, batch.corrupt), embed(model, batch.clean)
+        total = torch.zeros(())
+        for i in range(steps):
+            inputs = torch.lerp(near, far, (i + 0.5) / steps)
+            total = total + _slope(model, engine, batch, wanted, other, inputs, base)[1]
+        return [total / steps, *ends]
+
+    settings = {"direction": direction, "steps": steps}
+    return _estimate(model, prompts, metric, "ig", settings, budget, quiet, gradients)
+
+
+def _estimate(
+    model: Model,
+    prompts: Prompts,
+    metric: str | None,
+    method: str,
+    settings: dict[str, str | int],
+    budget: int | None,
+    quiet: bool,
+    gradients: Callable[[Engine, Batch, Metric], list[Tensor]],
+) -> HeadEffects:
+    wanted = metrics.find(metric or prompts.metric)
+    if settings["direction"] not in DIRECTIONS:
+        raise unknown("direction", str(settings["direction"]), DIRECTIONS)
+    if not wanted.smooth:
+        raise MechheadsError(
+            f"The metric {wanted.name} jumps, so it has no gradient. Use logit_diff, or patch."
+        )
+    engine = engine_for(model)
+    values = torch.zeros(len(prompts), model.cfg.n_layers, model.cfg.n_heads)
+    untouched = torch.zeros(2, len(prompts))
+    sign = -1.0 if settings["direction"] == "noising" else 1.0
+    with bar(len(prompts), "Prompts", quiet) as progress:
+        for batch in batches(model, prompts, max_tokens=budget or budget_for(model)):
+            slope, clean, corrupt = gradients(engine, batch, wanted)
+            values[batch.pairs] = sign * slope
+            untouched[0, batch.pairs], untouched[1, batch.pairs] = clean, corrupt
+            progress.update(len(batch.pairs))
+    return HeadEffects(
+        prompts.task,
+        model.cfg.model_name,
+        method,
+        wanted.name,
+        values,
+        untouched[0],
+        untouched[1],
+        settings,
+    )
+
+
+def _ends_of(batch: Batch, direction: str) -> tuple[Tensor, Tensor]:
+    """The tokens of the run that is changed, and of the other."""
+    pair = (batch.clean, batch.corrupt)
+    return pair if direction == "noising" else pair[::-1]
+
+
+@torch.no_grad()
+def _remember(engine: Engine, tokens: Tensor, batch: Batch) -> Run:
+    return engine.remember(tokens, batch.first, batch.steps)
+
+
+def _end(engine: Engine, run: Run, model: Model) -> Tensor:
+    from .engine import Replace
+
+    return engine.resume(run, Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads)))
+
+
+@torch.enable_grad()
+def _slope(
+    model: Model,
+    engine: Engine,
+    batch: Batch,
+    metric: Metric,
+    toward: Run,
+    inputs: Float[Tensor, "row pos d_model"],
+    away: Run | None,
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch layer head"]]:
+    """The metric of a run from these inputs, and its slope along every head's change."""
+    rows, device = len(batch.pair_of), inputs.device
+    cfg = model.cfg
+    probe = torch.zeros(rows, cfg.n_layers, cfg.n_heads, device=device, requires_grad=True)
+    edit = Probe(probe, toward.z, away.z if away else None)
+    value = measure(model, engine.begin(toward, inputs.detach(), edit), batch, metric)[0]
+    (slope,) = torch.autograd.grad(value.sum(), probe)
+    summed = torch.zeros(len(batch.pairs), cfg.n_layers, cfg.n_heads)
+    summed.index_add_(0, batch.pair_of, slope.cpu())
+    return value.detach(), summed

@@ -1,0 +1,188 @@
+"""Ratios of speed, measured side by side in one run on models with random weights.
+
+The prompts are random words. What is compared does the same work: the effect of every head on the
+logit difference of the same pairs, by TransformerLens's loop and by ours, and both must agree.
+"""
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from . import flops
+from .attribution import attribution
+from .batches import batches
+from .errors import MechheadsError
+from .metrics import METRICS, score
+from .models import Model, head_loop, random_model
+from .patching import patch
+from .progress import say
+from .prompts import Pair, Prompts
+
+# The shapes of real models. Weights are random: only their number matters for speed.
+SHAPES: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "n_layers": 12,
+        "n_heads": 12,
+        "d_model": 768,
+        "d_head": 64,
+        "d_mlp": 3072,
+        "d_vocab": 50257,
+        "n_ctx": 64,
+        "act_fn": "gelu_new",
+        "normalization_type": "LN",
+    },
+    "smollm2": {
+        "n_layers": 30,
+        "n_heads": 9,
+        "n_key_value_heads": 3,
+        "d_model": 576,
+        "d_head": 64,
+        "d_mlp": 1536,
+        "d_vocab": 49152,
+        "n_ctx": 64,
+        "act_fn": "silu",
+        "gated_mlp": True,
+        "normalization_type": "RMS",
+        "positional_embedding_type": "rotary",
+        "rotary_dim": 64,
+        "final_rms": True,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One comparison: seconds of theirs and of ours, and how far the numbers differ.
+
+    `floor` is the time that ours would take if it did nothing but the operations that it must, at
+    the rate of a large matrix product on the same threads.
+    """
+
+    shape: str
+    what: str
+    threads: int
+    theirs: float
+    ours: float
+    floor: float
+    difference: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster ours is."""
+        return self.theirs / self.ours
+
+
+def tokenizer_of_words(size: int) -> Any:
+    """A tokenizer whose tokens are the words w0, w1, ..."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.WordLevel({f"w{i}": i for i in range(size)}, unk_token="w0"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token="w0", eos_token="w0", unk_token="w0", pad_token="w0"
+    )
+
+
+def random_prompts(n: int, length: int, first: int, vocab: int) -> Prompts:
+    """Pairs of random words that differ from position `first` on, the BOS token counted."""
+    rng = random.Random(0)
+    pairs = []
+    for _ in range(n):
+        clean = rng.sample(range(1, vocab), length + 1)
+        corrupt = clean[: first - 1] + rng.sample(range(1, vocab), length - first)
+        text = [" ".join(f"w{i}" for i in ids) for ids in (clean[: length - 1], corrupt)]
+        answers = [f" w{i}" for i in clean[length - 1 :]]
+        pairs.append(Pair(text[0], text[1], (answers[0],), (answers[1],)))
+    return Prompts("random words", "logit_diff", tuple(pairs))
+
+
+def compare(
+    shape: str,
+    threads: int,
+    firsts: Sequence[int],
+    *,
+    rows: int = 16,
+    length: int = 16,
+    per_layer: int | None = None,
+    quiet: bool = False,
+) -> list[Timing]:
+    """All heads (or so many per layer) by TransformerLens's loop and by `patch`.
+
+    The loop takes the same time wherever the prompts differ, and is timed once.
+    """
+    if shape not in SHAPES:
+        raise MechheadsError(f"There is no shape {shape}. There are: {', '.join(SHAPES)}.")
+    model = random_model(tokenizer_of_words(SHAPES[shape]["d_vocab"]), **SHAPES[shape])
+    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    cells = [(i, h) for i in range(layers) for h in range(min(per_layer or heads, heads))]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        every = [random_prompts(rows, length, first, model.cfg.d_vocab) for first in firsts]
+        say(f"{shape}, {threads} threads: TransformerLens's loop ...", quiet)
+        _, loop = _timed(lambda: _loop(model, every[0], cells))
+        found, some = [], cells[:: max(1, len(cells) // 6)]
+        for first, prompts in zip(firsts, every, strict=True):
+            say(f"{shape}, {threads} threads: ours, differing from position {first} ...", quiet)
+            effects, ours = _timed(lambda p=prompts: patch(model, p, heads=cells, quiet=True))
+            wanted = _loop(model, prompts, some)
+            mine = torch.stack([effects.scores[cell] for cell in some])
+            work = flops.needed(flops.shape_of(model), rows, length, first)
+            found.append(
+                Timing(
+                    shape,
+                    f"patch, differing from position {first} of {length}",
+                    threads,
+                    loop,
+                    ours,
+                    work * len(cells) / (layers * heads) / _rate(),
+                    float((mine - wanted).abs().max() / wanted.abs().max()),
+                )
+            )
+        return [*found, _attribution(model, shape, threads, every[0])]
+    finally:
+        torch.set_num_threads(before)
+
+
+def _attribution(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
+    """All heads by attribution, against four forward passes of the model."""
+    tokens = next(iter(batches(model, prompts))).clean
+    with torch.inference_mode():
+        _, four = _timed(lambda: [model(tokens) for _ in range(4)])
+    _, ours = _timed(lambda: attribution(model, prompts, quiet=True))
+    what = "attribution, against 4 forward passes"
+    return Timing(shape, what, threads, four, ours, math.nan, math.nan)
+
+
+@torch.inference_mode()
+def _loop(
+    model: Model, prompts: Prompts, cells: Sequence[tuple[int, int]]
+) -> Float[Tensor, " head"]:
+    (batch,) = batches(model, prompts)
+
+    def metric(logits: Tensor) -> Tensor:
+        return METRICS["logit_diff"](score(logits[:, -1:], batch)).mean()
+
+    clean = metric(model(batch.clean))
+    return clean - head_loop(model, batch.clean, batch.corrupt, metric, cells)
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    return work(), time.perf_counter() - start
+
+
+def _rate() -> float:
+    """Floating point operations per second of a product of large matrices."""
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    a @ b
+    _, seconds = _timed(lambda: [a @ b for _ in range(8)])
+    return 8 * 2 * 1024**3 / seconds

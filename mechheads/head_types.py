@@ -1,0 +1,73 @@
+"""What heads attend to on repeated random tokens: names for well-known kinds of heads.
+
+- previous token: the token just before;
+- duplicate token: the same token where it stood before;
+- induction: the token after that one, which is what comes next (Olsson et al. 2022).
+Each score is the mean attention weight there, from 0 to 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .errors import MechheadsError
+from .models import Model, with_patterns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KINDS = ("previous token", "duplicate token", "induction")
+
+
+@dataclass(frozen=True)
+class HeadTypes:
+    """Every head's mean attention to what each kind of head attends to."""
+
+    model: str
+    scores: Mapping[str, Float[Tensor, "layer head"]]
+
+    def label(self, layer: int, head: int, threshold: float = 0.4) -> str:
+        """The kind that fits the head best, or nothing if none does."""
+        score, kind = max((float(self.scores[kind][layer, head]), kind) for kind in self.scores)
+        return kind if score >= threshold else ""
+
+    def frame(self) -> "pd.DataFrame":
+        """A tidy frame: layer, head, and a column per kind."""
+        from .effects import tidy
+
+        return tidy(("layer", "head"), self.scores)
+
+
+@torch.inference_mode()
+def head_types(model: Model, *, length: int = 24, rows: int = 8, seed: int = 0) -> HeadTypes:
+    """Run random tokens twice in a row: one forward pass of `rows` sequences."""
+    tokenizer: Any = model.tokenizer
+    first = [tokenizer.bos_token_id] if model.cfg.default_prepend_bos else []
+    length = min(length, (model.cfg.n_ctx - len(first)) // 2)
+    if length < 4:
+        raise MechheadsError(
+            f"{model.cfg.model_name} takes {model.cfg.n_ctx} tokens, too few to repeat some."
+        )
+    usual = sorted(set(range(model.cfg.d_vocab)) - set(tokenizer.all_special_ids))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.tensor(usual)[torch.randint(len(usual), (rows, length), generator=generator)]
+    begin = torch.tensor(first).long().expand(rows, -1)
+    tokens = torch.cat([begin, drawn, drawn], dim=1)
+    later = torch.arange(len(first) + length, tokens.shape[1])
+    targets = {
+        "previous token": later - 1,
+        "duplicate token": later - length,
+        "induction": later - length + 1,
+    }
+    scores = {kind: torch.zeros(model.cfg.n_layers, model.cfg.n_heads) for kind in KINDS}
+
+    def see(layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
+        for kind, keys in targets.items():
+            scores[kind][layer] = pattern[:, :, later, keys].mean((0, 2)).cpu()
+
+    with_patterns(model, tokens, see)
+    return HeadTypes(model.cfg.model_name, scores)

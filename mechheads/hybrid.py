@@ -1,0 +1,77 @@
+"""Screen, then verify: attribution ranks the heads, exact patching checks the strongest.
+
+A random sample of the heads that look weak is patched too. How many of them turn out to be strong
+says how many strong heads have probably been missed.
+"""
+
+import random
+from dataclasses import replace
+
+from scipy import stats
+
+from .attribution import attribution
+from .effects import HeadEffects
+from .errors import MechheadsError
+from .models import Model
+from .patching import patch
+from .prompts import Prompts
+
+
+def hybrid(
+    model: Model,
+    prompts: Prompts,
+    metric: str | None = None,
+    *,
+    direction: str = "noising",
+    verify: int | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    budget: int | None = None,
+    quiet: bool = False,
+) -> HeadEffects:
+    """`patch` for the heads that attribution finds strongest, its estimate for the others.
+
+    Same sign. Costs attribution and a pass for every verified or sampled head: by default a fifth
+    and a tenth of all. A head is called strong if its effect is at least the median of the verified
+    ones; the notes say how many strong heads the others probably hold, and at most (95 %).
+    """
+    guessed = attribution(model, prompts, metric, direction=direction, budget=budget, quiet=quiet)
+    order = guessed.ranking()
+    verify = min(max(4, len(order) // 5), len(order)) if verify is None else verify
+    rest = len(order) - verify
+    sample = min(max(4, len(order) // 10), rest) if sample is None else sample
+    if verify < 1 or sample < 0 or verify + sample > len(order):
+        raise MechheadsError(
+            f"{verify} heads to verify and {sample} to sample are not 1 to {len(order)} together."
+        )
+    top = order[:verify]
+    drawn = random.Random(seed).sample(order[verify:], sample)
+    exact = patch(
+        model,
+        prompts,
+        metric,
+        direction=direction,
+        heads=[*top, *drawn],
+        budget=budget,
+        quiet=quiet,
+    )
+    values = guessed.values.clone()
+    for layer, head in (*top, *drawn):
+        values[:, layer, head] = exact.values[:, layer, head]
+    sizes = exact.scores.abs()
+    strong = sorted(float(sizes[cell]) for cell in top)[len(top) // 2]
+    hits = sum(float(sizes[cell]) >= strong for cell in drawn)
+    unknown = rest - sample
+    share = float(stats.beta.ppf(0.95, hits + 1, sample - hits)) if hits < sample else 1.0
+    errors = [abs(float(exact.scores[c] - guessed.scores[c])) for c in drawn]
+    notes = {
+        "verified": len(top),
+        "sampled": sample,
+        "unverified": unknown,
+        "strong_effect": strong,
+        "missed": unknown * hits / sample if sample else None,
+        "missed_at_most": unknown * share,
+        "mean_error": sum(errors) / sample if sample else None,
+    }
+    settings = {"direction": direction, "verify": verify, "sample": sample, "seed": seed}
+    return replace(guessed, method="hybrid", values=values, settings=settings, notes=notes)

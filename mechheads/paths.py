@@ -1,0 +1,252 @@
+"""Paths from head to head: the direct effect of a sender on what a receiver reads.
+
+Path patching (Wang et al. 2022, Goldowsky-Dill et al. 2023), exact:
+1. The sender's z is replaced, and only the receiver's q, k or v sees the difference that this makes
+   to the residual stream: nothing between them runs again.
+2. The receiver's z follows from it, and everything after the receiver runs again.
+To the logits: the difference is added to the end of the run.
+
+Edge attribution (Syed et al. 2023) estimates all pairs at once: the sender's difference, times the
+gradient of the metric by what each receiver reads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from . import metrics, statistics
+from .effects import HeadEffects, tidy
+from .engine import Engine, Put, Replace, budget_for, engine_for, measure
+from .errors import MechheadsError, unknown
+from .metrics import Metric
+from .models import Model, attention_parts, inputs_of_heads
+from .patching import Sides, both_sides, check, untouched_ends
+from .progress import bar
+from .prompts import Prompts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INPUTS = ("q", "k", "v")
+
+
+@dataclass(frozen=True)
+class EdgeEffects:
+    """How far each path from a sender to a receiver's input moves the metric, on average.
+
+    Positive: the path helps. Paths that do not exist (the receiver is not in a later layer) are 0.
+    """
+
+    task: str
+    model: str
+    metric: str
+    values: Mapping[str, Float[Tensor, "layer head layer head"]]
+    errors: Mapping[str, Float[Tensor, "layer head layer head"]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def frame(self) -> "pd.DataFrame":
+        """A tidy frame: from_layer, from_head, to_layer, to_head, input, effect, se."""
+        import pandas as pd
+
+        parts = []
+        for part, values in self.values.items():
+            names = ("from_layer", "from_head", "to_layer", "to_head")
+            table = tidy(names, {"effect": values, "se": self.errors[part]})
+            table.insert(4, "input", part)
+            parts.append(table[table.from_layer < table.to_layer])
+        return pd.concat(parts, ignore_index=True)
+
+    def strongest(self, k: int = 10) -> "pd.DataFrame":
+        """The k paths with the largest effects, by size."""
+        frame = self.frame()
+        order = frame.effect.abs().sort_values(ascending=False, kind="stable").index
+        return frame.loc[order[:k]].reset_index(drop=True)
+
+
+@torch.inference_mode()
+def path(
+    model: Model,
+    prompts: Prompts,
+    metric: str | None = None,
+    *,
+    to: str | tuple[int, int] = "logits",
+    part: str = "q",
+    direction: str = "noising",
+    budget: int | None = None,
+    quiet: bool = False,
+) -> HeadEffects:
+    """Metric lost (noising) or restored (denoising) along the direct path from each head to `to`.
+
+    `to` is the logits or a (layer, head), of which `part` (q, k, v) receives. Positive: the path
+    helps. Heads that share keys and values with the receiver do not see the difference. About two
+    blocks and a partial forward pass per sender; senders in later layers than the receiver have 0.
+    """
+    wanted = metrics.find(metric or prompts.metric)
+    check(direction, "corrupt")
+    last = _check(model, to, part)
+    engine, budget = engine_for(model), budget or budget_for(model)
+    heads = model.cfg.n_heads
+    values = torch.zeros(len(prompts), model.cfg.n_layers, heads)
+    untouched = torch.zeros(2, len(prompts))
+    with bar(last * heads, "Senders", quiet) as progress:
+        for sides in both_sides(model, engine, prompts, direction, "corrupt", budget):
+            pairs = sides.batch.pairs
+            clean, corrupt = untouched_ends(model, engine, sides, wanted)
+            untouched[0, pairs], untouched[1, pairs] = clean, corrupt
+            rows, n = sides.base.shape
+            size = max(1, budget // (rows * n))
+            for layer in range(last):
+                for begin in range(0, heads, size):
+                    some = range(begin, min(begin + size, heads))
+                    writes = torch.stack([_write(model, sides, layer, head) for head in some])
+                    if isinstance(to, str):
+                        after = _at_the_end(model, engine, sides, writes, wanted)
+                    else:
+                        after = _through(model, engine, sides, writes, to, part, wanted)
+                    lost = clean - after if direction == "noising" else after - corrupt
+                    values[pairs, layer, begin : begin + len(some)] = lost.T
+                    progress.update(len(some) * len(pairs) / len(prompts))
+    name = to if isinstance(to, str) else f"L{to[0]}H{to[1]}.{part}"
+    return HeadEffects(
+        prompts.task,
+        model.cfg.model_name,
+        "path",
+        wanted.name,
+        values,
+        untouched[0],
+        untouched[1],
+        {"direction": direction, "to": name},
+    )
+
+
+def edge_attribution(
+    model: Model,
+    prompts: Prompts,
+    metric: str | None = None,
+    *,
+    direction: str = "noising",
+    budget: int | None = None,
+    quiet: bool = False,
+) -> EdgeEffects:
+    """Estimates of `path` for all pairs of heads and all inputs, same sign.
+
+    Two forward passes and one backward pass; means and standard errors over prompts are kept.
+    """
+    wanted = metrics.find(metric or prompts.metric)
+    check(direction, "corrupt")
+    _check(model, "logits", "q")
+    if not wanted.smooth:
+        raise MechheadsError(f"The metric {wanted.name} has no gradient. Use logit_diff.")
+    engine, budget = engine_for(model), budget or budget_for(model)
+    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    sums = {part: torch.zeros(2, layers, heads, layers, heads) for part in INPUTS}
+    sign = -1.0 if direction == "noising" else 1.0
+    with bar(len(prompts), "Prompts", quiet) as progress, torch.no_grad():
+        for sides in both_sides(model, engine, prompts, direction, "corrupt", budget):
+            batch = sides.batch
+            tokens = batch.clean if direction == "noising" else batch.corrupt
+            slopes = _input_slopes(model, sides, tokens, wanted)
+            for sender in range(layers):
+                writes = torch.stack([_write(model, sides, sender, h) for h in range(heads)])
+                for receiver in range(sender + 1, layers):
+                    for part in INPUTS:
+                        rows = torch.einsum("srpd,rphd->rsh", writes, slopes[part][receiver])
+                        found = torch.zeros(len(batch.pairs), heads, heads)
+                        found.index_add_(0, batch.pair_of, sign * rows.cpu())
+                        sums[part][0, sender, :, receiver] += found.sum(0)
+                        sums[part][1, sender, :, receiver] += found.pow(2).sum(0)
+            progress.update(len(batch.pairs))
+    n = len(prompts)
+    means = {part: both[0] / n for part, both in sums.items()}
+    errors = {part: statistics.error_from_sums(both[0], both[1], n) for part, both in sums.items()}
+    return EdgeEffects(
+        prompts.task, model.cfg.model_name, wanted.name, means, errors, {"direction": direction}
+    )
+
+
+def _check(model: Model, to: str | tuple[int, int], part: str) -> int:
+    """The number of layers that senders can be in."""
+    if model.cfg.use_normalization_before_and_after or model.cfg.original_architecture in (
+        "Olmo2ForCausalLM",
+        "Olmo3ForCausalLM",
+    ):
+        raise MechheadsError(
+            f"{model.cfg.model_name} has a norm between its heads and the residual stream, so that "
+            "heads have no write of their own, and no paths. Use patch."
+        )
+    if part not in INPUTS:
+        raise unknown("input", part, INPUTS)
+    if isinstance(to, str):
+        if to != "logits":
+            raise unknown("receiver", to, ("logits",))
+        return model.cfg.n_layers
+    if not (0 < to[0] < model.cfg.n_layers and 0 <= to[1] < model.cfg.n_heads):
+        raise MechheadsError(
+            f"L{to[0]}H{to[1]} cannot receive: layers are 1 to {model.cfg.n_layers - 1}, heads 0 "
+            f"to {model.cfg.n_heads - 1}."
+        )
+    return to[0]
+
+
+def _write(model: Model, sides: Sides, layer: int, head: int) -> Float[Tensor, "row pos d_model"]:
+    """The difference that replacing the head's z makes to the residual stream."""
+    assert sides.source is not None
+    change = sides.source[layer][:, :, head] - sides.base.z[layer][:, :, head]
+    return change @ model.W_O[layer, head]
+
+
+def _at_the_end(
+    model: Model,
+    engine: Engine,
+    sides: Sides,
+    writes: Float[Tensor, "variant row pos d_model"],
+    metric: Metric,
+) -> Float[Tensor, "variant batch"]:
+    """The metric with the differences added to the end of the run."""
+    whole = Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads))
+    end = engine.resume(sides.base, whole) + writes[:, :, -sides.base.steps :]
+    return measure(model, end, sides.batch, metric)
+
+
+def _through(
+    model: Model,
+    engine: Engine,
+    sides: Sides,
+    writes: Float[Tensor, "variant row pos d_model"],
+    to: tuple[int, int],
+    part: str,
+    metric: Metric,
+) -> Float[Tensor, "variant batch"]:
+    """The metric where one input of the receiver sees the differences."""
+    layer, head = to
+    entering = sides.base.entering[layer].expand_as(writes)
+    seen = attention_parts(model, layer, (entering + writes).flatten(0, 1))
+    mixed = attention_parts(model, layer, entering.flatten(0, 1), {part: seen[part]})
+    z = mixed["z"][:, :, head].unflatten(0, writes.shape[:2])
+    end = engine.resume(sides.base, Put(layer, head, z))
+    return measure(model, end, sides.batch, metric)
+
+
+def _input_slopes(
+    model: Model, sides: Sides, tokens: Int[Tensor, "row pos"], metric: Metric
+) -> dict[str, list[Float[Tensor, "row pos head d_model"]]]:
+    """The gradient of the metric by the residual stream as each head's q, k and v read it."""
+    with torch.enable_grad():
+        end, parts = inputs_of_heads(model, tokens)
+        value = measure(model, end[None, :, -sides.base.steps :], sides.batch, metric).sum()
+        flat = [layer[part] for part in INPUTS for layer in parts]
+        slopes = iter(torch.autograd.grad(value, flat))
+    weights = {"q": model.W_Q, "k": model.W_K, "v": model.W_V}
+    found: dict[str, list[Tensor]] = {}
+    for part in INPUTS:
+        found[part] = []
+        for layer in range(model.cfg.n_layers):
+            read = torch.einsum("rphe,hde->hrpd", next(slopes), weights[part][layer])
+            norm: Any = model.blocks[layer].ln1
+            _, pull = torch.func.vjp(norm, sides.base.entering[layer])
+            found[part].append(torch.vmap(pull)(read)[0].movedim(0, 2))
+    return found

@@ -1,0 +1,61 @@
+"""How sure we are of means over prompts: errors, bootstrap intervals and corrected p-values."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor
+
+RESAMPLES = 2000
+
+
+def standard_error(values: Float[Tensor, "prompt *cell"]) -> Float[Tensor, "*cell"]:
+    """Of the mean over prompts; not a number with a single prompt."""
+    if len(values) < 2:
+        return torch.full(values.shape[1:], torch.nan)
+    return values.std(0) / len(values) ** 0.5
+
+
+def error_from_sums(
+    total: Float[Tensor, "*cell"], squares: Float[Tensor, "*cell"], n: int
+) -> Float[Tensor, "*cell"]:
+    """Standard error of the mean where only sums over n prompts have been kept."""
+    if n < 2:
+        return torch.full(total.shape, torch.nan)
+    variance = (squares - total**2 / n).clamp(min=0) / (n - 1)
+    return (variance / n).sqrt()
+
+
+def bootstrap(
+    values: Float[Tensor, "prompt *cell"], level: float = 0.95, seed: int = 0
+) -> tuple[Float[Tensor, "*cell"], Float[Tensor, "*cell"]]:
+    """Percentile interval of the mean over prompts: all cells are resampled together."""
+    weights = resample(len(values), seed).to(values.dtype) / len(values)
+    means = weights @ values.flatten(1)
+    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=values.dtype)
+    low, high = torch.quantile(means, ends, dim=0)
+    return low.view(values.shape[1:]), high.view(values.shape[1:])
+
+
+def resample(n: int, seed: int = 0, times: int = RESAMPLES) -> Float[Tensor, "time prompt"]:
+    """How often each of n prompts is drawn, in each of so many draws with replacement."""
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=times)
+    return torch.from_numpy(counts).float()
+
+
+def p_values(values: Float[Tensor, "prompt *cell"]) -> Float[Tensor, "*cell"]:
+    """Chance of a mean so far from 0, if it were 0 (t test), corrected for the number of cells.
+
+    Benjamini and Hochberg: of the cells with p below 0.05, about 5 % are there by luck. Cells whose
+    values are all 0 have p = 1.
+    """
+    if len(values) < 2:
+        return torch.full(values.shape[1:], torch.nan)
+    flat = values.double().flatten(1).numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tested: Any = stats.ttest_1samp(flat, 0.0)
+    raw = np.where(np.isnan(tested.pvalue), 1.0, tested.pvalue)
+    corrected = stats.false_discovery_control(raw)
+    return torch.from_numpy(corrected).float().view(values.shape[1:])

@@ -1,0 +1,92 @@
+"""The fast engine against the model's own blocks, and what both leave behind."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import checkpoints
+import pytest
+import torch
+from pairs import random_pairs
+
+from mechheads import gates, models
+from mechheads.batches import batches
+from mechheads.engine import Plain, Replace, engine_for, measure
+from mechheads.fast import Fast, unknown_part
+from mechheads.metrics import METRICS, score
+
+# Norms after attention, ALiBi, clipped or jointly normed queries: the plain engine's.
+UNKNOWN = {"bloom", "olmo-clipped", "olmo2", "olmo3", "olmoe", "gemma2", "gemma3"}
+
+
+@pytest.mark.parametrize("kind", checkpoints.ARCHITECTURES)
+def test_the_fast_engine_gives_what_the_blocks_give(kind: str, checkpoint: Callable[[str], Path]):
+    model = models.load(str(checkpoint(kind)))
+    assert (unknown_part(model) is not None) == (kind in UNKNOWN)
+    assert isinstance(engine_for(model), Plain if kind in UNKNOWN else Fast)
+    if kind in UNKNOWN:
+        return
+    torch.manual_seed(0)
+    keep = torch.rand(3, model.cfg.n_layers, model.cfg.n_heads)
+    for first, tokens in ((1, 1), (4, 2)):
+        for batch in batches(model, random_pairs(model, first, (8, 8, 11), tokens=tokens)):
+            ends = []
+            for engine in (Plain(model), Fast(model)):
+                base, other = (
+                    engine.remember(t, batch.first, batch.steps)
+                    for t in (batch.clean, batch.corrupt)
+                )
+                ends.append(engine.resume(base, Replace(keep, other.z)))
+            torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+
+
+def test_the_fast_engine_knows_sparse_models(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint("llama-gqa"), tmp_path / "sparse")
+    gates.write(folder, torch.randn(2, 4) * 0.1, {"base": "llama-gqa"})
+    model = models.load(str(folder))
+    assert isinstance(engine_for(model), Fast)
+    dense = models.load(str(checkpoint("llama-gqa")))
+    tokens = torch.arange(20).view(2, 10) + 5
+    whole = Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads))
+    ends = []
+    for engine in (Plain(model), Fast(model), Fast(dense)):
+        ends.append(engine.resume(engine.remember(tokens, 3, 1), whole))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(ends[1], ends[2], atol=1e-3)
+
+
+def test_heads_of_somebody_else_s_hooks_are_run_by_the_model_itself(tiny):
+    tiny.add_hook("blocks.0.hook_mlp_out", lambda value, hook: value * 0)
+    try:
+        assert isinstance(engine_for(tiny), Plain)
+    finally:
+        tiny.reset_hooks()
+    assert isinstance(engine_for(tiny), Fast)
+
+
+def test_nothing_is_left_on_the_model_after_an_interruption(tiny):
+    class Stop:
+        variants, start = 1, 0
+
+        def touches(self, layer):
+            return True
+
+        def __call__(self, layer, z, where):
+            raise KeyboardInterrupt
+
+    engine = Plain(tiny)
+    run = engine.remember(torch.arange(6)[None] + 4, 0, 1)
+    with pytest.raises(KeyboardInterrupt):
+        engine.resume(run, Stop())
+    assert not models.has_hooks(tiny)
+
+
+def test_metrics_from_answer_tokens_alone_equal_those_from_all_logits(tiny):
+    prompts = random_pairs(tiny, 2)
+    (batch,) = batches(tiny, prompts)
+    engine = engine_for(tiny)
+    whole = Replace(torch.ones(1, tiny.cfg.n_layers, tiny.cfg.n_heads))
+    end = engine.resume(engine.remember(batch.clean, 0, 1), whole)
+    for metric in METRICS.values():
+        wanted = metric(score(tiny(batch.clean)[:, -1:], batch))
+        torch.testing.assert_close(measure(tiny, end, batch, metric)[0], wanted, atol=1e-5, rtol=0)
