@@ -2,9 +2,10 @@
 
 import mechheads, tasks
 
-model = mechheads.load("smollm2")
+model = mechheads.load("mini")
 prompts = tasks.make("ioi", mechheads.lexicon(model), n=32)
 print(mechheads.evaluate(model, prompts).summary())
+print(mechheads.score_heads(model, prompts, "patch").top(5))
 """
 
 from importlib import import_module
@@ -14,44 +15,71 @@ if TYPE_CHECKING:
     from .batches import Batch as Batch
     from .edges import Edges as Edges
     from .edges import count_edges as count_edges
+    from .effects import HeadEffects as HeadEffects
+    from .effects import PositionEffects as PositionEffects
     from .errors import MechheadsError as MechheadsError
     from .evaluation import Evaluation as Evaluation
     from .evaluation import evaluate as evaluate
+    from .kinds import HeadTypes as HeadTypes
+    from .kinds import head_types as head_types
+    from .methods import METHODS as METHODS
+    from .methods import score_heads as score_heads
     from .metrics import METRICS as METRICS
     from .models import Model as Model
     from .models import lexicon as lexicon
     from .models import load as load
+    from .patching import patch_positions as patch_positions
+    from .paths import EdgeEffects as EdgeEffects
+    from .paths import edge_attribution as edge_attribution
     from .prompts import Pair as Pair
     from .prompts import Prompts as Prompts
 
 # Imported on first use: torch takes seconds, and `--help` must not wait for it.
 _HOMES = {
     "Batch": "batches",
+    "EdgeEffects": "paths",
     "Edges": "edges",
     "Evaluation": "evaluation",
+    "HeadEffects": "effects",
+    "HeadTypes": "kinds",
+    "METHODS": "methods",
     "METRICS": "metrics",
     "MechheadsError": "errors",
     "Model": "models",
     "Pair": "prompts",
+    "PositionEffects": "effects",
     "Prompts": "prompts",
     "count_edges": "edges",
+    "edge_attribution": "paths",
     "evaluate": "evaluation",
+    "head_types": "kinds",
     "lexicon": "models",
     "load": "models",
+    "patch_positions": "patching",
+    "score_heads": "methods",
 }
 __all__ = [
+    "METHODS",
     "METRICS",
     "Batch",
+    "EdgeEffects",
     "Edges",
     "Evaluation",
+    "HeadEffects",
+    "HeadTypes",
     "MechheadsError",
     "Model",
     "Pair",
+    "PositionEffects",
     "Prompts",
     "count_edges",
+    "edge_attribution",
     "evaluate",
+    "head_types",
     "lexicon",
     "load",
+    "patch_positions",
+    "score_heads",
 ]
 
 

@@ -28,22 +28,34 @@ def bench(
         per_layer: time only so many heads of each layer; default: all
         quiet: no notices
     """
+    from .errors import MechheadsError, unknown
+    from .prompts import read_list
+    from .shapes import SHAPES
+
+    # What can be wrong is looked at before torch is imported.
+    names = read_list(shape, str, "--shape")
+    counts = read_list(threads, int, "--threads")
+    positions = read_list(first, int, "--first")
+    for name in names:
+        if name not in SHAPES:
+            raise unknown("shape", name, SHAPES)
+    sizes = {"--threads": min(counts), "--rows": rows, "--per-layer": per_layer or 1}
+    for flag, size in sizes.items():
+        if size < 1:
+            raise MechheadsError(f"{flag} takes 1 or more, got {size}.")
+    for position in positions:
+        if not 1 <= position < length <= 64:
+            raise MechheadsError(
+                f"--first {position} with --length {length}: prompts have up to 64 tokens, and can "
+                "differ from position 1 to their last."
+            )
     from .benchmark import compare
     from .display import print_timings
-    from .errors import MechheadsError
-    from .prompts import read_list
 
-    positions = read_list(first, int, "--first")
-    for position in positions:
-        if not 1 <= position < length:
-            raise MechheadsError(
-                f"--first {position}: prompts of {length} tokens can differ from position 1 to "
-                f"{length - 1}."
-            )
     timings = [
         timing
-        for name in read_list(shape, str, "--shape")
-        for count in read_list(threads, int, "--threads")
+        for name in names
+        for count in counts
         for timing in compare(
             name, count, positions, rows=rows, length=length, per_layer=per_layer, quiet=quiet
         )

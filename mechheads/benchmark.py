@@ -16,45 +16,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from . import flops
-from .attribution import attribution
 from .batches import batches
-from .errors import MechheadsError
+from .gradients import attribution
 from .metrics import METRICS, score
 from .models import Model, head_loop, random_model
 from .patching import patch
 from .progress import say
 from .prompts import Pair, Prompts
-
-# The shapes of real models. Weights are random: only their number matters for speed.
-SHAPES: dict[str, dict[str, Any]] = {
-    "gpt2": {
-        "n_layers": 12,
-        "n_heads": 12,
-        "d_model": 768,
-        "d_head": 64,
-        "d_mlp": 3072,
-        "d_vocab": 50257,
-        "n_ctx": 64,
-        "act_fn": "gelu_new",
-        "normalization_type": "LN",
-    },
-    "smollm2": {
-        "n_layers": 30,
-        "n_heads": 9,
-        "n_key_value_heads": 3,
-        "d_model": 576,
-        "d_head": 64,
-        "d_mlp": 1536,
-        "d_vocab": 49152,
-        "n_ctx": 64,
-        "act_fn": "silu",
-        "gated_mlp": True,
-        "normalization_type": "RMS",
-        "positional_embedding_type": "rotary",
-        "rotary_dim": 64,
-        "final_rms": True,
-    },
-}
+from .shapes import SHAPES
 
 
 @dataclass(frozen=True)
@@ -118,8 +87,6 @@ def compare(
 
     The loop takes the same time wherever the prompts differ, and is timed once.
     """
-    if shape not in SHAPES:
-        raise MechheadsError(f"There is no shape {shape}. There are: {', '.join(SHAPES)}.")
     model = random_model(tokenizer_of_words(SHAPES[shape]["d_vocab"]), **SHAPES[shape])
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
     cells = [(i, h) for i in range(layers) for h in range(min(per_layer or heads, heads))]

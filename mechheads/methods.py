@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
-from .attribution import attribution, ig
-from .direct import direct
 from .effects import HeadEffects
 from .errors import MechheadsError, unknown
-from .hybrid import hybrid
+from .gradients import attribution, ig
 from .models import Model
 from .patching import patch
 from .paths import path
 from .prompts import Prompts
+from .screening import hybrid
+from .writes import direct
 
 Method = Callable[..., HeadEffects]
 

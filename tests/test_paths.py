@@ -6,10 +6,10 @@ from pairs import random_pairs
 
 from mechheads import models
 from mechheads.batches import batches
-from mechheads.direct import direct
 from mechheads.errors import MechheadsError
 from mechheads.metrics import METRICS, score
 from mechheads.paths import edge_attribution, path
+from mechheads.writes import direct
 
 
 def value_of(batch):

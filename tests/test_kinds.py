@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mechheads.benchmark import tokenizer_of_words
-from mechheads.head_types import head_types
+from mechheads.kinds import head_types
 from mechheads.models import random_model
 
 VOCAB, CONTEXT = 40, 64

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from scipy import stats
 
-from .attribution import attribution
 from .effects import HeadEffects
 from .errors import MechheadsError
+from .gradients import attribution
 from .models import Model
 from .patching import patch
 from .prompts import Prompts

@@ -1,0 +1,34 @@
+"""Sizes of well-known models, to make untrained ones of."""
+
+from typing import Any
+
+# The shapes of real models. Weights are random: only their number matters for speed.
+SHAPES: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "n_layers": 12,
+        "n_heads": 12,
+        "d_model": 768,
+        "d_head": 64,
+        "d_mlp": 3072,
+        "d_vocab": 50257,
+        "n_ctx": 64,
+        "act_fn": "gelu_new",
+        "normalization_type": "LN",
+    },
+    "smollm2": {
+        "n_layers": 30,
+        "n_heads": 9,
+        "n_key_value_heads": 3,
+        "d_model": 576,
+        "d_head": 64,
+        "d_mlp": 1536,
+        "d_vocab": 49152,
+        "n_ctx": 64,
+        "act_fn": "silu",
+        "gated_mlp": True,
+        "normalization_type": "RMS",
+        "positional_embedding_type": "rotary",
+        "rotary_dim": 64,
+        "final_rms": True,
+    },
+}

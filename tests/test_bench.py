@@ -1,0 +1,74 @@
+"""The benchmark: both sides find the same effects, and operations are counted by hand."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mechheads import benchmark, flops
+
+SMALL = {
+    "n_layers": 3,
+    "n_heads": 2,
+    "d_model": 16,
+    "d_head": 8,
+    "d_mlp": 32,
+    "d_vocab": 60,
+    "n_ctx": 16,
+    "act_fn": "gelu_new",
+    "normalization_type": "LN",
+}
+
+
+def test_both_sides_of_a_comparison_find_the_same_effects(monkeypatch):
+    monkeypatch.setitem(benchmark.SHAPES, "small", SMALL)
+    timings = benchmark.compare("small", 1, (5, 1), rows=3, length=8, quiet=True)
+    assert [t.what.split(",")[0] for t in timings] == ["patch", "patch", "attribution"]
+    for timing in timings[:2]:
+        assert timing.difference < 1e-4
+        assert timing.floor < timing.ours
+
+
+def test_prompts_differ_from_the_asked_position_on():
+    model = benchmark.random_model(benchmark.tokenizer_of_words(60), **SMALL)
+    (batch,) = benchmark.batches(model, benchmark.random_prompts(4, 8, 5, 60))
+    assert batch.length == 8
+    assert batch.first == 5
+
+
+def test_operations_of_the_loop_are_those_of_all_products():
+    shape = flops.Shape(
+        layers=2, heads=2, kv_heads=1, d_model=4, d_head=2, d_mlp=8, gated=False, vocab=10
+    )
+    token = 2 * (4 * 4 + 4 * 2 + 4 * 2 + 4 * 4) + 2 * (4 * 8 + 8 * 4)  # q, k, v, out, MLP
+    scores = 2 * (5 * 5 * 2 * 2) + 2 * (5 * 5 * 2 * 2)  # scores, and sums of values
+    whole = 2 * (5 * token + scores) + 2 * 5 * 4 * 10
+    assert flops.loop(shape, 3, 5) == 2 * 2 * 3 * whole
+
+
+def test_less_is_needed_the_later_the_prompts_differ_and_never_more_than_the_loop_does():
+    shape = flops.Shape(12, 12, 12, 768, 64, 3072, False, 50257)
+    needed = [flops.needed(shape, 16, 16, first) for first in range(1, 16)]
+    assert needed == sorted(needed, reverse=True)
+    assert needed[0] < flops.loop(shape, 16, 16)
+    # peers.md counts 3.26 times less without sharing, 8.7 with ten of sixteen positions shared.
+    assert flops.loop(shape, 16, 16) / flops.needed(shape, 16, 16, 0) == pytest.approx(3.26, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--first", "16"], "--first 16 with --length 16: prompts have up to 64"),
+        (["--shape", "gpt3"], "gpt2"),
+        (["--threads", "two"], "--threads takes a whole number, got 'two'"),
+        (["--shape", ","], "--shape takes a list"),
+        (["--threads", "0"], "--threads takes 1 or more, got 0"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, message):
+    done = subprocess.run(
+        [sys.executable, "-m", "mechheads.bench", *flags], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
