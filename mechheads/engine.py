@@ -32,8 +32,8 @@ BUDGETS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
 @dataclass(frozen=True)
 class Run:
     """One run, remembered: per layer what enters it, every head's z, and where there are any what
-    else later runs can use. Runs that begin here are the same before position `first`, and are
-    read at their last `steps` positions.
+    else later runs can use. Runs that begin here must be the same before position `first`, whatever
+    the edit, and are read at their last `steps` positions.
     """
 
     first: int
@@ -233,9 +233,12 @@ def one_head_each(
 def _agree(plain: Plain, fast: Engine) -> bool:
     """Both engines on one edit of a few tokens: the fast one must give the same end."""
     cfg = plain.model.cfg
-    tokens = torch.arange(0, 14 * 5, 5).view(2, 7)[:, : cfg.n_ctx] % cfg.d_vocab
-    tokens[:, 0] = tokens[0, 0]
+    one, two = torch.arange(0, 14 * 5, 5).view(2, 1, 7)[:, :, : cfg.n_ctx] % cfg.d_vocab
+    two[:, 0] = one[:, 0]
     keep = one_head_each([(0, 0)], cfg.n_layers, cfg.n_heads)
-    ends = [engine.resume(engine.remember(tokens, 1, 1), Replace(keep)) for engine in (plain, fast)]
+    ends = []
+    for engine in (plain, fast):
+        base, other = (engine.remember(tokens, 1, 1) for tokens in (one, two))
+        ends.append(engine.resume(base, Replace(keep, other.z)))
     tolerance = 1e-4 if ends[0].dtype in (torch.float32, torch.float64) else 3e-2
     return bool((ends[0] - ends[1]).abs().max() <= tolerance * ends[0].abs().max())

@@ -9,7 +9,7 @@ Replacing a head's z by z' changes the metric by about (z' - z) . dm/dz (attribu
    The gradient of a probe is the estimated change.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from . import metrics
 from .batches import Batch, batches
 from .effects import HeadEffects
-from .engine import Engine, Run, Z, budget_for, engine_for, measure
+from .engine import Engine, Replace, Run, Z, budget_for, engine_for, measure
 from .errors import MechheadsError, unknown
 from .metrics import Metric
 from .models import Model, embed
@@ -117,7 +117,7 @@ def _estimate(
     prompts: Prompts,
     metric: str | None,
     method: str,
-    settings: dict[str, str | int],
+    settings: Mapping[str, str | int],
     budget: int | None,
     quiet: bool,
     gradients: Callable[[Engine, Batch, Metric], list[Tensor]],
@@ -153,8 +153,8 @@ def _estimate(
 
 def _ends_of(batch: Batch, direction: str) -> tuple[Tensor, Tensor]:
     """The tokens of the run that is changed, and of the other."""
-    pair = (batch.clean, batch.corrupt)
-    return pair if direction == "noising" else pair[::-1]
+    clean, corrupt = batch.clean, batch.corrupt
+    return (clean, corrupt) if direction == "noising" else (corrupt, clean)
 
 
 @torch.no_grad()
@@ -162,9 +162,7 @@ def _remember(engine: Engine, tokens: Tensor, batch: Batch) -> Run:
     return engine.remember(tokens, batch.first, batch.steps)
 
 
-def _end(engine: Engine, run: Run, model: Model) -> Tensor:
-    from .engine import Replace
-
+def _end(engine: Engine, run: Run, model: Model) -> Float[Tensor, "variant row steps d_model"]:
     return engine.resume(run, Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads)))
 
 

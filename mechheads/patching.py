@@ -198,7 +198,7 @@ def both_sides(
             source = [z.expand(shape) for z in means[0 if replacement == "mean" else batch.length]]
         else:
             source = other.z if replacement == "corrupt" else None
-        yield Sides(batch, *runs, direction, source)
+        yield Sides(batch, runs[0], runs[1], direction, source)
 
 
 def untouched_ends(

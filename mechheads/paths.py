@@ -247,6 +247,6 @@ def _input_slopes(
         for layer in range(model.cfg.n_layers):
             read = torch.einsum("rphe,hde->hrpd", next(slopes), weights[part][layer])
             norm: Any = model.blocks[layer].ln1
-            _, pull = torch.func.vjp(norm, sides.base.entering[layer])
+            pull: Any = torch.func.vjp(norm, sides.base.entering[layer])[1]
             found[part].append(torch.vmap(pull)(read)[0].movedim(0, 2))
     return found

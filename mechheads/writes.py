@@ -32,7 +32,7 @@ def direct(
 
     Two forward passes for all heads. Always of the logit difference, with answers of one token.
     """
-    _check(model, prompts, metric)
+    _check(model, metric)
     engine, wanted = engine_for(model), METRICS["logit_diff"]
     values = torch.zeros(len(prompts), model.cfg.n_layers, model.cfg.n_heads)
     untouched = torch.zeros(2, len(prompts))
@@ -66,7 +66,7 @@ def direct(
     )
 
 
-def _check(model: Model, prompts: Prompts, metric: str | None) -> None:
+def _check(model: Model, metric: str | None) -> None:
     if metric not in (None, "logit_diff"):
         raise MechheadsError(f"direct is of logit_diff, not of {metric}. Leave the metric out.")
     if (model.cfg.output_logits_soft_cap or 0) > 0:

@@ -91,7 +91,8 @@ def test_ig_averages_gradients_between_the_two_inputs(kind, checkpoint):
     clean, corrupt = caches(model, batch)
     ends = [cache["blocks.0.hook_resid_pre"] for cache in (corrupt, clean)]
     parts = [
-        by_hooks(model, batch, torch.lerp(*ends, share), corrupt, clean) for share in (0.25, 0.75)
+        by_hooks(model, batch, torch.lerp(ends[0], ends[1], share), corrupt, clean)
+        for share in (0.25, 0.75)
     ]
     ours = ig(model, prompts, steps=2).values[batch.pairs]
     torch.testing.assert_close(ours, -(parts[0] + parts[1]) / 2, rtol=1e-3, atol=1e-6)
@@ -155,8 +156,8 @@ def test_every_method_gives_the_same_kind_of_result(method, tiny):
         "ci_high",
         "p_value",
     ]
-    assert METHODS[method].__doc__ is not None
-    assert "ositive" in METHODS[method].__doc__ or "ame sign" in METHODS[method].__doc__
+    about = METHODS[method].__doc__ or ""
+    assert "ositive" in about or "ame sign" in about
 
 
 def test_an_unknown_method_or_option_is_named(tiny):

@@ -1,5 +1,7 @@
 """Errors, intervals and p-values against scipy and by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -33,7 +35,8 @@ def test_intervals_are_near_scipy_s_bootstrap(values):
 
 
 def test_p_values_are_corrected_for_the_number_of_heads(values):
-    raw = stats.ttest_1samp(values.numpy().reshape(40, -1), 0).pvalue
+    tested: Any = stats.ttest_1samp(values.numpy().reshape(40, -1), 0)
+    raw = tested.pvalue
     order = np.argsort(raw)
     ranked = raw[order] * len(raw) / np.arange(1, len(raw) + 1)
     wanted = np.empty_like(raw)
@@ -59,9 +62,10 @@ def test_a_single_prompt_has_no_error_and_no_p_value():
 def test_effects_become_a_frame_and_a_ranking(values):
     effects = HeadEffects("t", "m", "patch", "logit_diff", values, values[:, 0, 0], values[:, 0, 1])
     frame = effects.frame()
-    for row in frame.itertuples():
-        assert row.effect == pytest.approx(float(values[:, row.layer, row.head].mean()), rel=1e-5)
-        assert row.ci_low < row.effect < row.ci_high
+    for row in frame.to_dict("records"):
+        mean = float(values[:, row["layer"], row["head"]].mean())
+        assert row["effect"] == pytest.approx(mean, rel=1e-5)
+        assert row["ci_low"] < row["effect"] < row["ci_high"]
     sizes = [abs(float(effects.scores[cell])) for cell in effects.ranking()]
     assert sizes == sorted(sizes, reverse=True)
     signed = [float(effects.scores[cell]) for cell in effects.ranking(signed=True)]
