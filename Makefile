@@ -7,8 +7,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constra
 .PHONY: demo test clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python -m mechheads.fetch smollm2
-	$(BIN)/python -m mechheads.show --task ioi --model smollm2
+	$(BIN)/python -m mechheads.show --task ioi
 
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ from .cli import run
 
 def attention(
     *,
-    models: str = "smollm2",
+    models: str = "mini,mini-sparse",
     task: str = "ioi",
     prompt: str | None = None,
     seed: int = 0,
@@ -15,7 +15,7 @@ def attention(
     """Draw the attention of all heads on a prompt, the models side by side, as a page.
 
     Args:
-        models: a comma list of embedded models, smollm2, model directories, .gguf files, hub ids
+        models: a comma list of mini, mini-sparse, smollm2, model directories, .gguf files, hub ids
         task: the task that the prompt comes from
         prompt: a prompt of your own instead
         seed: of the task's prompt

@@ -5,7 +5,8 @@ z is a head's output before W_O (`blocks.L.attn.hook_z`).
 1. A run of the prompts is remembered: what enters every layer, every head's z, keys and values.
 2. An `Edit` says what z becomes, in several variants at once (one head each, or a mask each).
 3. A changed run begins at the first edited layer with the z that is remembered there; positions
-   before the first changed one stay as remembered; the last layer runs at the end alone.
+   before the first changed one stay as remembered; the last layer runs at the end alone; variants
+   that are the same up to a layer run once up to there.
 4. `measure` unembeds the end of the run, the answers' tokens alone where the metric allows it.
 
 Every method and every curve goes through `Edit`, so that a score and the curve that judges it
@@ -25,6 +26,9 @@ from .metrics import Metric, answer_tokens, score, score_answers
 from .models import Model, attention_inside, rerun, unembed
 
 Z = Float[Tensor, "variant row pos head d_head"]
+# For each variant its state; for each state after a layer the one before it.
+Variants = Int[Tensor, " variant"]
+States = Int[Tensor, " state"]
 # Tokens (variants x rows x positions) of one pass: what bounds the memory.
 BUDGETS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
 
@@ -72,6 +76,19 @@ class Edit(Protocol):
         """The z of a layer at the positions `where`."""
         ...
 
+    def branch(self, layer: int, state_of: Variants) -> tuple[States, Variants, "Edit"]:
+        """Variants that are the same up to and with this layer share a state.
+
+        Given each variant's state before the layer: the states before it that the states after it
+        come from, each variant's state after it, and the edit with a variant per state after it.
+        """
+        ...
+
+
+def all_apart(edit: "Edit", state_of: Variants) -> tuple[States, Variants, "Edit"]:
+    """Every variant has a state of its own."""
+    return state_of, torch.arange(edit.variants), edit
+
 
 @dataclass(frozen=True)
 class Replace:
@@ -110,6 +127,17 @@ class Replace:
             return z * keep
         return torch.lerp(self.source[layer][:, where], z, keep)
 
+    def branch(self, layer: int, state_of: Variants) -> tuple[States, Variants, "Edit"]:
+        """Variants that have kept the same so far share a state."""
+        if self.at is not None or self.keep.requires_grad:
+            return all_apart(self, state_of)
+        kinds = torch.cat([state_of[:, None].to(self.keep), self.keep[:, layer]], dim=1)
+        _, after = kinds.unique(dim=0, return_inverse=True)
+        # One variant stands for each state.
+        chosen = torch.zeros(int(after.max()) + 1, dtype=torch.long)
+        chosen[after] = torch.arange(len(after))
+        return state_of[chosen], after, Replace(self.keep[chosen], self.source)
+
 
 @dataclass(frozen=True)
 class Put:
@@ -138,6 +166,10 @@ class Put:
         return torch.cat(
             [z[..., : self.head, :], self.z[:, :, where, None], z[..., self.head + 1 :, :]], dim=-2
         )
+
+    def branch(self, layer: int, state_of: Variants) -> tuple[States, Variants, Edit]:
+        """Every variant is another."""
+        return all_apart(self, state_of)
 
 
 @runtime_checkable

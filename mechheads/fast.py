@@ -4,6 +4,7 @@
 2. At the first edited layer attention is not run again: z is remembered.
 3. In the last layer only the positions that are read have queries, and an MLP.
 4. Weights stay where they are: the model's own tensors, seen as matrices.
+5. Variants that are the same so far are one state; they part where their edits do.
 
 Knows sequential and parallel blocks, layer and RMS norms before attention and MLP, learned and
 rotary positions, grouped queries, local attention, norms of queries and keys, plain and gated MLPs
@@ -66,6 +67,14 @@ class Layer:
     out: tuple[Tensor, Tensor]
 
 
+@dataclass(frozen=True)
+class States:
+    """Residual streams between two layers, and which of them each variant is in."""
+
+    state_of: Int[Tensor, " variant"]
+    residual: Float[Tensor, "state row pos d_model"]
+
+
 class Fast:
     """Runs the model's layers directly."""
 
@@ -90,53 +99,52 @@ class Fast:
             kept.z.append(self._attend(i, self._queries(i, x, 0), k, v))
             if self.cfg.parallel_attn_mlp:
                 kept.beside.append(self._mlp(i, residual))
+                residual = residual + kept.beside[i]
             # The end of the last layer is not needed: what enters it and its z are enough.
             if i + 1 < len(self.layers):
-                beside = kept.beside[i] if kept.beside else None
-                residual = self._finish(i, residual, kept.z[i], beside)
+                residual = residual + _linear(kept.z[i].flatten(2), *self.layers[i].out)
+                if not self.cfg.parallel_attn_mlp and not self.cfg.attn_only:
+                    residual = residual + self._mlp(i, residual)
         return run
 
     def resume(self, run: Run, edit: Edit) -> Float[Tensor, "variant row steps d_model"]:
         """The end of the run as it becomes with the edit."""
         i, n = edit.start, run.shape[1]
         where = slice(self._from(run, i), n)
-        z = run.z[i][:, where].expand(edit.variants, -1, -1, -1, -1)
-        if edit.touches(i):
-            z = edit(i, z, where)
-        copies = partial(_copies, n=edit.variants)
-        residual = self._finish(
-            i,
-            copies(run.entering[i][:, where]),
-            z.flatten(0, 1),
-            copies(run.beside[i][:, where]) if run.beside else None,
+        before = States(
+            torch.zeros(edit.variants, dtype=torch.long), run.entering[i][None, :, where]
         )
-        return self._go_on(run, i + 1, residual, edit)
+        z = run.z[i][None, :, where]
+        beside = run.beside[i][:, where] if run.beside else None
+        after = self._finish(i, before, z, edit, where, beside)
+        return self._go_on(run, i + 1, after, edit)
 
     def begin(
         self, run: Run, entering: Float[Tensor, "row pos d_model"], edit: Edit
     ) -> Float[Tensor, "variant row steps d_model"]:
         """The same, but with another residual stream entering the first layer, from `first` on."""
-        return self._go_on(run, 0, _copies(entering[:, run.first :], edit.variants), edit)
+        states = States(_together(edit), entering[None, :, run.first :])
+        return self._go_on(run, 0, states, edit)
 
     def _go_on(
-        self, run: Run, start: int, residual: Float[Tensor, "copy pos d_model"], edit: Edit
+        self, run: Run, start: int, states: "States", edit: Edit
     ) -> Float[Tensor, "variant row steps d_model"]:
-        rows, n = run.shape
+        n = run.shape[1]
         for i in range(start, len(self.layers)):
-            begin = self._from(run, i)
-            x = self._norm(i, "ln1", residual)
+            residual, begin = states.residual, self._from(run, i)
+            flat = residual.flatten(0, 1)
+            x = self._norm(i, "ln1", flat)
             k, v = self._keys_values(i, x, run.first)
             if run.first:
-                k = torch.cat([_copies(run.keys[i][:, : run.first], edit.variants), k], dim=1)
-                v = torch.cat([_copies(run.values[i][:, : run.first], edit.variants), v], dim=1)
+                k = torch.cat([_copies(run.keys[i][:, : run.first], len(residual)), k], dim=1)
+                v = torch.cat([_copies(run.values[i][:, : run.first], len(residual)), v], dim=1)
             if begin != run.first:
-                x, residual = x[:, begin - n :], residual[:, begin - n :]
+                x = x[:, begin - n :]
+                states = States(states.state_of, residual[:, :, begin - n :])
             z = self._attend(i, self._queries(i, x, begin), k, v)
-            if edit.touches(i):
-                z = edit(i, z.unflatten(0, (edit.variants, rows)), slice(begin, n)).flatten(0, 1)
-            beside = self._mlp(i, residual) if self.cfg.parallel_attn_mlp else None
-            residual = self._finish(i, residual, z, beside)
-        return residual[:, -run.steps :].unflatten(0, (edit.variants, rows))
+            z = z.unflatten(0, residual.shape[:2])
+            states = self._finish(i, states, z, edit, slice(begin, n), None)
+        return states.residual[states.state_of, :, -run.steps :]
 
     def _from(self, run: Run, layer: int) -> int:
         """The first position that a layer must compute."""
@@ -145,19 +153,35 @@ class Fast:
     def _finish(
         self,
         i: int,
-        residual: Float[Tensor, "row pos d_model"],
-        z: Float[Tensor, "row pos head d_head"],
+        states: "States",
+        z: Float[Tensor, "state row pos head d_head"],
+        edit: Edit,
+        where: slice,
         beside: Float[Tensor, "row pos d_model"] | None,
-    ) -> Float[Tensor, "row pos d_model"]:
-        """The residual stream after the layer, from what enters it and its heads' z."""
-        residual = residual + _linear(z.flatten(2), *self.layers[i].out)
-        if self.cfg.attn_only:
-            return residual
-        return residual + (self._mlp(i, residual) if beside is None else beside)
+    ) -> "States":
+        """The states after the layer, from those before it and their heads' z.
+
+        `beside` is what a parallel MLP adds, where it is known already.
+        """
+        residual, state_of = states.residual, states.state_of
+        if self.cfg.parallel_attn_mlp:
+            residual = residual + (self._mlp(i, residual) if beside is None else beside)
+        if edit.touches(i):
+            parents, state_of, part = edit.branch(i, state_of)
+            residual, z = residual[parents], part(i, z[parents], where)
+        residual = residual + self._out(i, z)
+        if not self.cfg.parallel_attn_mlp and not self.cfg.attn_only:
+            residual = residual + self._mlp(i, residual)
+        return States(state_of, residual)
+
+    def _out(
+        self, i: int, z: Float[Tensor, "state row pos head d_head"]
+    ) -> Float[Tensor, "state row pos d_model"]:
+        return _linear(z.flatten(3), *self.layers[i].out)
 
     def _norm(
-        self, i: int, name: str, x: Float[Tensor, "row pos d_model"]
-    ) -> Float[Tensor, "row pos d_model"]:
+        self, i: int, name: str, x: Float[Tensor, "*rows pos d_model"]
+    ) -> Float[Tensor, "*rows pos d_model"]:
         norm = getattr(self.layers[i].block, name)
         weight, bias = getattr(norm, "w", None), getattr(norm, "b", None)
         if self.cfg.normalization_type.startswith("LN"):
@@ -222,19 +246,24 @@ class Fast:
         return (pattern @ v).transpose(1, 2)
 
     def _mlp(
-        self, i: int, residual: Float[Tensor, "row pos d_model"]
-    ) -> Float[Tensor, "row pos d_model"]:
+        self, i: int, residual: Float[Tensor, "*rows pos d_model"]
+    ) -> Float[Tensor, "*rows pos d_model"]:
         x = self._norm(i, "ln2", residual)
         mlp = self.layers[i].block.mlp
         names = {name for name, _ in mlp.named_parameters()}
         act = ACTIVATIONS.get(self.cfg.act_fn)
         if act is None or names - {"W_gate"} != {"W_in", "b_in", "W_out", "b_out"}:
-            return mlp(x)
+            return mlp(x.flatten(0, -3)).view(x.shape)
         if "W_gate" in names:
             inner = act(x @ mlp.W_gate) * (x @ mlp.W_in) + mlp.b_in
         else:
             inner = act(_linear(x, mlp.W_in, mlp.b_in))
         return _linear(inner, mlp.W_out, mlp.b_out)
+
+
+def _together(edit: Edit) -> Int[Tensor, " variant"]:
+    """All variants in the first state."""
+    return torch.zeros(edit.variants, dtype=torch.long)
 
 
 def _layer(block: Any) -> Layer:
@@ -254,9 +283,9 @@ def _layer(block: Any) -> Layer:
 
 
 def _linear(
-    x: Float[Tensor, "row pos into"], weight: Float[Tensor, "into out"], bias: Float[Tensor, " out"]
-) -> Float[Tensor, "row pos out"]:
-    return torch.addmm(bias, x.flatten(0, 1), weight).unflatten(0, x.shape[:2])
+    x: Float[Tensor, "*rows into"], weight: Float[Tensor, "into out"], bias: Float[Tensor, " out"]
+) -> Float[Tensor, "*rows out"]:
+    return torch.addmm(bias, x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
 
 
 def _heads(

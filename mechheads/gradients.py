@@ -19,7 +19,19 @@ from torch import Tensor
 from . import metrics
 from .batches import Batch, batches
 from .effects import HeadEffects
-from .engine import Engine, Replace, Run, Z, budget_for, engine_for, measure
+from .engine import (
+    Edit,
+    Engine,
+    Replace,
+    Run,
+    States,
+    Variants,
+    Z,
+    all_apart,
+    budget_for,
+    engine_for,
+    measure,
+)
 from .errors import MechheadsError, unknown
 from .metrics import Metric
 from .models import Model, embed
@@ -47,6 +59,10 @@ class Probe:
         here = z[0].detach() if self.away is None else self.away[layer][:, where]
         step = self.toward[layer][:, where] - here
         return z + self.probe[:, layer, None, :, None] * step
+
+    def branch(self, layer: int, state_of: Variants) -> tuple[States, Variants, Edit]:
+        """There is only one."""
+        return all_apart(self, state_of)
 
 
 def attribution(

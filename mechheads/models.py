@@ -76,7 +76,7 @@ def load(
     prepend_bos: bool | None = None,
     quiet: bool = False,
 ) -> Model:
-    """load("smollm2"), load("gpt2"), load("./my-llama"), load("model.gguf") as a HookedTransformer.
+    """load("mini"), load("gpt2"), load("./my-llama"), load("model.gguf") as a HookedTransformer.
 
     Args:
         name: an embedded model, a fetched one, a Hugging Face directory, a .gguf file or a hub id.

@@ -6,7 +6,7 @@ from .cli import run
 def show(
     *,
     task: str = "ioi",
-    model: str = "smollm2",
+    model: str = "mini",
     n: int = 5,
     seed: int = 0,
     split: str = "test",
@@ -27,7 +27,7 @@ def show(
     Args:
         task: a built-in task (below), a .jsonl file with clean, corrupt, answer and wrong, or all:
             a table of all built-in tasks, no prompts
-        model: an embedded model, smollm2, a model directory, a .gguf file or a hub id
+        model: mini, mini-sparse, smollm2, a model directory, a .gguf file or a hub id
         n: prompts to print
         seed: of the prompts
         split: test, train (what our embedded models have seen) or all

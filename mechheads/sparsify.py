@@ -5,7 +5,7 @@ from .cli import run
 
 def sparsify(
     *,
-    model: str = "smollm2",
+    model: str = "mini",
     out: str = "runs/sparse",
     text: str = "tasks",
     length: int = 128,
@@ -29,7 +29,7 @@ def sparsify(
     training/ holds a report with the curves, the log and the checkpoint.
 
     Args:
-        model: an embedded model, smollm2, a model directory, a .gguf file or a hub id
+        model: mini, smollm2, a model directory, a .gguf file or a hub id
         out: the folder for the sparse model
         text: a text file, a folder of .txt and .md files, or `tasks`: the built-in tasks' prompts
         length: tokens in a sequence of text

@@ -11,7 +11,7 @@ from pairs import random_pairs
 
 from mechheads import gates, models
 from mechheads.batches import batches
-from mechheads.engine import Plain, Replace, engine_for, measure
+from mechheads.engine import Plain, Replace, all_apart, engine_for, measure
 from mechheads.fast import Fast, unknown_part
 from mechheads.metrics import METRICS, score
 
@@ -74,6 +74,9 @@ def test_nothing_is_left_on_the_model_after_an_interruption(tiny):
         def __call__(self, layer, z, where):
             raise KeyboardInterrupt
 
+        def branch(self, layer, state_of):
+            return all_apart(self, state_of)
+
     engine = Plain(tiny)
     run = engine.remember(torch.arange(6)[None] + 4, 0, 1)
     with pytest.raises(KeyboardInterrupt):
@@ -90,3 +93,27 @@ def test_metrics_from_answer_tokens_alone_equal_those_from_all_logits(tiny):
     for metric in METRICS.values():
         wanted = metric(score(tiny(batch.clean)[:, -1:], batch))
         torch.testing.assert_close(measure(tiny, end, batch, metric)[0], wanted, atol=1e-5, rtol=0)
+
+
+def test_variants_that_are_the_same_so_far_run_once(tiny, monkeypatch):
+    # Kept heads grow one by one, as along a curve: most variants share their first layers.
+    order = torch.tensor([5, 1, 4, 0, 7, 2, 6, 3])
+    keep = torch.stack([torch.zeros(8).index_fill(0, order[:k], 1.0) for k in range(9)])
+    keep = keep.view(9, tiny.cfg.n_layers, tiny.cfg.n_heads)
+    (batch,) = batches(tiny, random_pairs(tiny, 2))
+    states = []
+    attend = Fast._attend
+
+    def watched(self, i, q, k, v):
+        states.append((i, len(q) // 3))
+        return attend(self, i, q, k, v)
+
+    ends = []
+    for engine in (Plain(tiny), Fast(tiny)):
+        base, other = (engine.remember(t, 2, 1) for t in (batch.clean, batch.corrupt))
+        monkeypatch.setattr(Fast, "_attend", watched)
+        states.clear()
+        ends.append(engine.resume(base, Replace(keep, other.z)))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+    # Four heads of the first layer join one after the other: five states enter the second.
+    assert states == [(1, 5)]

@@ -1,0 +1,64 @@
+"""The metric with any sets of heads kept, the others replaced: many sets in one pass."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from . import metrics
+from .engine import Replace, budget_for, engine_for, measure
+from .errors import MechheadsError
+from .models import Model
+from .patching import both_sides, check
+from .progress import bar
+from .prompts import Prompts
+
+
+@torch.inference_mode()
+def measure_masks(
+    model: Model,
+    prompts: Prompts,
+    keep: Float[Tensor, "variant layer head"],
+    metric: str | None = None,
+    *,
+    direction: str = "noising",
+    replacement: str = "corrupt",
+    budget: int | None = None,
+    quiet: bool = False,
+) -> Float[Tensor, "variant prompt"]:
+    """The metric of every prompt with each mask: heads at 1 are kept, those at 0 replaced.
+
+    Everything after a head runs again. Masks that keep the same heads in the first layers share
+    their passes there, so that a curve of nested sets costs about half as much as its points.
+    """
+    wanted = metrics.find(metric or prompts.metric)
+    check(direction, replacement)
+    shape = (model.cfg.n_layers, model.cfg.n_heads)
+    if keep.shape[1:] != shape:
+        raise MechheadsError(f"A mask of {model.cfg.model_name} has {shape[0]} x {shape[1]} heads.")
+    engine, budget = engine_for(model), budget or budget_for(model)
+    values = torch.zeros(len(keep), len(prompts))
+    # Neighbours in this order have most of their first layers in common.
+    order = sorted(range(len(keep)), key=lambda i: keep[i].flatten().tolist())
+    with bar(len(keep), "Masks", quiet) as progress:
+        for sides in both_sides(model, engine, prompts, direction, replacement, budget):
+            rows, n = sides.base.shape
+            size = max(1, budget // (rows * (n - sides.base.first)))
+            for begin in range(0, len(order), size):
+                some = torch.tensor(order[begin : begin + size])
+                end = engine.resume(sides.base, Replace(keep[some], sides.source))
+                found = measure(model, end, sides.batch, wanted)
+                values[some[:, None], sides.batch.pairs] = found
+                progress.update(len(some) * len(sides.batch.pairs) / len(prompts))
+    return values
+
+
+def nested(
+    ranking: Sequence[tuple[int, int]], layers: int, heads: int
+) -> Float[Tensor, "k layer head"]:
+    """The masks that keep the first k heads of a ranking, for every k from 0 to all."""
+    keep = torch.zeros(len(ranking) + 1, layers, heads)
+    for k, (layer, head) in enumerate(ranking, start=1):
+        keep[k:, layer, head] = 1.0
+    return keep

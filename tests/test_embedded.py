@@ -1,0 +1,54 @@
+"""The models that ship with the package: what their cards say of them holds."""
+
+import json
+
+import pytest
+
+import tasks
+from mechheads import sources
+from mechheads.edges import count_edges
+from mechheads.evaluation import evaluate
+from mechheads.models import is_gated, lexicon, load
+
+PAIR = ("mini", "mini-sparse")
+# Accuracy against all tokens on 100 held-out prompts that a fair coin would not miss by luck.
+BARS: dict[str, float] = {}
+
+
+@pytest.fixture(scope="module", params=PAIR)
+def model(request):
+    """Each model of the pair."""
+    return load(request.param)
+
+
+def test_both_are_embedded():
+    assert set(PAIR) <= set(sources.embedded())
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_each_is_a_directory_below_ten_megabytes_with_a_card(name):
+    folder = sources.EMBEDDED / name
+    files = {file.name for file in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= files
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 10_000_000
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["GPT2LMHeadModel"]
+    assert (sources.SPARSE_MARK in config) == (name == "mini-sparse")
+
+
+@pytest.mark.parametrize("task", BARS)
+def test_held_out_accuracy_is_what_the_card_says(task, model):
+    prompts = tasks.make(task, lexicon(model), n=64, seed=7, or_all=True)
+    found = evaluate(model, prompts, quiet=True)
+    assert found.clean["top1"].mean() >= BARS[task]
+
+
+def test_greater_than_is_known_by_its_probability(model):
+    prompts = tasks.make("greater_than", lexicon(model), n=64, seed=7)
+    assert evaluate(model, prompts, quiet=True).clean["prob_diff"].mean() >= 0.8
+
+
+def test_only_the_sparse_one_leaves_edges_out(model):
+    prompts = tasks.make("ioi", lexicon(model), n=16)
+    edges = count_edges(model, prompts, quiet=True)
+    assert edges.density < 0.02 if is_gated(model) else edges.density == 1.0
