@@ -1,0 +1,87 @@
+"""Explained effect: 0 with no heads, 1 with all, and known in between where a model is planted."""
+
+import pytest
+import torch
+from pairs import random_pairs
+
+from circuits.curve import Curve, explained, needed, trace
+from mechheads.errors import MechheadsError
+from mechheads.masks import measure_masks, nested
+
+ORDER = [(1, 2), (0, 0), (0, 3), (1, 1), (1, 0), (0, 1), (1, 3), (0, 2)]
+
+
+def test_no_heads_explain_nothing_and_all_heads_everything(tiny):
+    curve = trace(tiny, random_pairs(tiny, 2), ORDER, draws=3)
+    assert curve.explained[0] == 0
+    assert curve.explained[-1] == 1
+    assert (curve.random_explained[:, 0] == 0).all()
+    assert (curve.random_explained[:, -1] == 1).all()
+    assert curve.random_explained.shape == (3, 9)
+
+
+def test_points_are_the_metric_of_the_first_heads_kept(tiny):
+    prompts = random_pairs(tiny, 2)
+    curve = trace(tiny, prompts, ORDER, draws=1)
+    means = measure_masks(tiny, prompts, nested(ORDER, 2, 4)).mean(1)
+    wanted = (means - means[0]) / (means[-1] - means[0])
+    torch.testing.assert_close(curve.explained, wanted)
+    keep = torch.zeros(1, 2, 4)
+    for layer, head in ORDER[:3]:
+        keep[0, layer, head] = 1.0
+    three = measure_masks(tiny, prompts, keep).mean()
+    torch.testing.assert_close(curve.values[3].mean(), three)
+
+
+def test_thresholds_are_reached_once_and_for_good():
+    rising = torch.tensor([[0.0, 0.95, 0.5, 0.92, 1.1, 1.0]])
+    assert needed(rising, 0.9).tolist() == [1]
+    assert needed(rising, 0.9, stays=True).tolist() == [3]
+    assert needed(torch.tensor([[0.0, 0.1, 1.0]]), 0.9, stays=True).tolist() == [2]
+
+
+def test_areas_are_those_of_trapezoids():
+    straight = Curve("t", "m", "x", tuple(ORDER), torch.arange(9.0)[:, None], torch.zeros(1, 9))
+    assert straight.cpr == pytest.approx(0.5)
+    assert straight.cmd == pytest.approx(0.5)
+    once = torch.tensor([0.0, *[1.0] * 8])[:, None]
+    jump = Curve("t", "m", "x", tuple(ORDER), once, torch.zeros(1, 9))
+    assert jump.cpr == pytest.approx(1 - 1 / 16)
+    assert jump.cmd == pytest.approx(1 / 16)
+
+
+def test_intervals_hold_the_curve_and_widen_with_fewer_prompts(tiny):
+    many = trace(tiny, random_pairs(tiny, 2, (8,) * 40), ORDER, draws=2)
+    low, high = many.interval()
+    inside = (low <= many.explained + 1e-6) & (many.explained <= high + 1e-6)
+    assert inside.all()
+    assert low[0] == high[0] == 0
+    assert low[-1] == high[-1] == 1
+    assert (high - low)[1:-1].max() > 0
+
+
+def test_a_frame_adds_a_head_a_row(tiny):
+    frame = trace(tiny, random_pairs(tiny, 2), ORDER, draws=2).frame()
+    assert frame.columns.tolist() == [
+        "k",
+        "layer",
+        "head",
+        "explained",
+        "ci_low",
+        "ci_high",
+        "random_mean",
+        "random_low",
+        "random_high",
+    ]
+    assert frame.loc[0, ["layer", "head"]].isna().all()
+    assert list(zip(frame["layer"][1:], frame["head"][1:], strict=True)) == ORDER
+
+
+def test_rankings_that_miss_a_head_are_refused(tiny):
+    with pytest.raises(MechheadsError, match="each of its 8 heads once"):
+        trace(tiny, random_pairs(tiny, 2), ORDER[1:])
+
+
+def test_ratios_are_of_means_not_means_of_ratios():
+    values = torch.tensor([[0.0, 0.0], [1.0, 1.0], [1.0, 3.0]])
+    assert explained(values.mean(1)).tolist() == [0.0, 0.5, 1.0]
