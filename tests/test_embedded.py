@@ -11,8 +11,31 @@ from mechheads.evaluation import evaluate
 from mechheads.models import is_gated, lexicon, load
 
 PAIR = ("mini", "mini-sparse")
-# Accuracy against all tokens on 100 held-out prompts that a fair coin would not miss by luck.
-BARS: dict[str, float] = {}
+# Accuracy against all tokens: what the cards say, less what 64 prompts may miss by luck.
+BARS = {
+    "mini": {
+        "ioi": 0.98,
+        "ioi_long": 0.96,
+        "docstring": 0.95,
+        "math": 0.96,
+        "syntax": 0.98,
+        "common_sense": 0.90,
+        "knowledge_recall": 0.98,
+        "math_calculation": 0.90,
+        "inference": 0.95,
+    },
+    "mini-sparse": {
+        "ioi": 0.90,
+        "ioi_long": 0.86,
+        "docstring": 0.88,
+        "math": 0.90,
+        "syntax": 0.95,
+        "common_sense": 0.90,
+        "knowledge_recall": 0.95,
+        "math_calculation": 0.89,
+        "inference": 0.89,
+    },
+}
 
 
 @pytest.fixture(scope="module", params=PAIR)
@@ -36,19 +59,24 @@ def test_each_is_a_directory_below_ten_megabytes_with_a_card(name):
     assert (sources.SPARSE_MARK in config) == (name == "mini-sparse")
 
 
-@pytest.mark.parametrize("task", BARS)
+@pytest.mark.parametrize("task", BARS["mini"])
 def test_held_out_accuracy_is_what_the_card_says(task, model):
     prompts = tasks.make(task, lexicon(model), n=64, seed=7, or_all=True)
     found = evaluate(model, prompts, quiet=True)
-    assert found.clean["top1"].mean() >= BARS[task]
+    assert found.clean["top1"].mean() >= BARS[model.cfg.model_name][task]
+
+
+def test_what_the_cards_call_beyond_them_is(model):
+    prompts = tasks.make("retrieval", lexicon(model), n=64, seed=7)
+    assert "cannot do retrieval" in (evaluate(model, prompts, quiet=True).warning or "")
 
 
 def test_greater_than_is_known_by_its_probability(model):
     prompts = tasks.make("greater_than", lexicon(model), n=64, seed=7)
-    assert evaluate(model, prompts, quiet=True).clean["prob_diff"].mean() >= 0.8
+    assert evaluate(model, prompts, quiet=True).clean["prob_diff"].mean() >= 0.7
 
 
 def test_only_the_sparse_one_leaves_edges_out(model):
     prompts = tasks.make("ioi", lexicon(model), n=16)
     edges = count_edges(model, prompts, quiet=True)
-    assert edges.density < 0.02 if is_gated(model) else edges.density == 1.0
+    assert edges.density < 0.05 if is_gated(model) else edges.density == 1.0
