@@ -67,17 +67,8 @@ def test_all_three_packages_import_from_the_installed_wheel(installed):
         assert Path(file).is_relative_to(installed.parents[1])
 
 
-def test_verbs_run_from_the_installed_wheel(installed, checkpoint):
+@pytest.mark.parametrize("name", ["mini", "mini-sparse"])
+def test_the_embedded_models_run_from_the_installed_wheel(name, installed):
     assert "ioi_long" in run(installed, "-m", "mechheads.show", "--help")
-    shown = run(
-        installed,
-        "-m",
-        "mechheads.show",
-        "--task",
-        "math",
-        "--model",
-        str(checkpoint("gpt2")),
-        "--test",
-        "4",
-    )
+    shown = run(installed, "-m", "mechheads.show", "--task", "math", "--model", name, "--test", "4")
     assert "against all tokens" in shown
