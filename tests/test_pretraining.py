@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_written_is_named(tokenizer, tests, tmp_path):
 
 
 def test_training_lowers_the_loss_and_gives_a_model_that_loads(tokenizer, tests, tmp_path):
-    recipe = replace(SMALL, steps=30, rate=1e-2)
+    recipe = replace(SMALL, steps=30, rate=1e-2, rate_others=1e-2)
     train(course, tests, tokenizer, recipe, tmp_path, save_every=10, quiet=True)
     last = (tmp_path / "training" / "log.csv").read_text().splitlines()[-1]
     assert float(last.split(",")[2]) < 6.5 < math.log(len(tokenizer))
