@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from . import gates
 from .engine import Edit, Run
-from .models import Model, embed, has_hooks, is_gated
+from .models import Model, embed, has_hooks, is_gated, norm_after_heads
 
 ACTIVATIONS = {
     "gelu_new": partial(F.gelu, approximate="tanh"),
@@ -40,8 +40,7 @@ def unknown_part(model: Model) -> str | None:
     known = {
         "its positions": cfg.positional_embedding_type in ("standard", "rotary"),
         "its norms": cfg.normalization_type in NORMS,
-        "norms after attention": not cfg.use_normalization_before_and_after
-        and cfg.original_architecture not in ("Olmo2ForCausalLM", "Olmo3ForCausalLM"),
+        "norms after attention": not norm_after_heads(model),
         "norms of all queries": cfg.original_architecture != "OlmoeForCausalLM",
         "clipped queries": cfg.clip_qkv is None,
         "attention sinks": not cfg.use_attention_sinks,

@@ -22,7 +22,6 @@ from .effects import HeadEffects
 from .engine import (
     Edit,
     Engine,
-    Replace,
     Run,
     States,
     Variants,
@@ -31,6 +30,7 @@ from .engine import (
     budget_for,
     engine_for,
     measure,
+    unchanged,
 )
 from .errors import MechheadsError, unknown
 from .metrics import Metric
@@ -84,7 +84,7 @@ def attribution(
         there = _remember(engine, other, batch)
         value, slope = _slope(model, engine, batch, wanted, there, embed(model, base), None)
         with torch.no_grad():
-            theirs = measure(model, _end(engine, there, model), batch, wanted)[0]
+            theirs = measure(model, engine.resume(there, unchanged(model)), batch, wanted)[0]
         clean, corrupt = (value, theirs) if direction == "noising" else (theirs, value)
         return [slope, clean, corrupt]
 
@@ -114,7 +114,7 @@ def ig(
         base, other = (clean, corrupt) if direction == "noising" else (corrupt, clean)
         with torch.no_grad():
             ends = [
-                measure(model, _end(engine, run, model), batch, wanted)[0]
+                measure(model, engine.resume(run, unchanged(model)), batch, wanted)[0]
                 for run in (clean, corrupt)
             ]
             near, far = embed(model, batch.corrupt), embed(model, batch.clean)
@@ -176,10 +176,6 @@ def _ends_of(batch: Batch, direction: str) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _remember(engine: Engine, tokens: Tensor, batch: Batch) -> Run:
     return engine.remember(tokens, batch.first, batch.steps)
-
-
-def _end(engine: Engine, run: Run, model: Model) -> Float[Tensor, "variant row steps d_model"]:
-    return engine.resume(run, Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads)))
 
 
 @torch.enable_grad()

@@ -363,6 +363,14 @@ def inputs_of_heads(
     return end, kept
 
 
+def norm_after_heads(model: Model) -> bool:
+    """Whether a norm stands between the heads and the residual stream: no head writes alone."""
+    return model.cfg.use_normalization_before_and_after or model.cfg.original_architecture in (
+        "Olmo2ForCausalLM",
+        "Olmo3ForCausalLM",
+    )
+
+
 def has_hooks(model: Model) -> bool:
     """Whether somebody else's hooks are on the model; those of edge gates are ours."""
     ours = 2 * model.cfg.n_layers if is_gated(model) else 0

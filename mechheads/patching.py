@@ -23,7 +23,7 @@ from torch import Tensor
 from . import metrics
 from .batches import Batch, batches
 from .effects import HeadEffects, PositionEffects
-from .engine import Engine, Replace, Run, budget_for, engine_for, measure
+from .engine import Engine, Replace, Run, budget_for, engine_for, measure, unchanged
 from .errors import MechheadsError, unknown
 from .metrics import Metric
 from .models import Model, attention_parts
@@ -205,9 +205,8 @@ def untouched_ends(
     model: Model, engine: Engine, sides: Sides, metric: Metric
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
     """The metric of the clean and of the corrupted run as they are."""
-    whole = Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads))
     clean, corrupt = (
-        measure(model, engine.resume(run, whole), sides.batch, metric)[0]
+        measure(model, engine.resume(run, unchanged(model)), sides.batch, metric)[0]
         for run in (sides.clean, sides.corrupt)
     )
     return clean, corrupt

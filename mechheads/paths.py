@@ -20,13 +20,14 @@ from torch import Tensor
 
 from . import metrics, statistics
 from .effects import HeadEffects, tidy
-from .engine import Engine, Put, Replace, budget_for, engine_for, measure
+from .engine import Engine, Put, budget_for, engine_for, measure, unchanged
 from .errors import MechheadsError, unknown
 from .metrics import Metric
 from .models import Model, attention_parts, inputs_of_heads
 from .patching import Sides, both_sides, check, untouched_ends
 from .progress import bar
 from .prompts import Prompts
+from .writes import check_writes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,14 +171,7 @@ def edge_attribution(
 
 def _check(model: Model, to: str | tuple[int, int], part: str) -> int:
     """The number of layers that senders can be in."""
-    if model.cfg.use_normalization_before_and_after or model.cfg.original_architecture in (
-        "Olmo2ForCausalLM",
-        "Olmo3ForCausalLM",
-    ):
-        raise MechheadsError(
-            f"{model.cfg.model_name} has a norm between its heads and the residual stream, so that "
-            "heads have no write of their own, and no paths. Use patch."
-        )
+    check_writes(model)
     if part not in INPUTS:
         raise unknown("input", part, INPUTS)
     if isinstance(to, str):
@@ -207,8 +201,7 @@ def _at_the_end(
     metric: Metric,
 ) -> Float[Tensor, "variant batch"]:
     """The metric with the differences added to the end of the run."""
-    whole = Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads))
-    end = engine.resume(sides.base, whole) + writes[:, :, -sides.base.steps :]
+    end = engine.resume(sides.base, unchanged(model)) + writes[:, :, -sides.base.steps :]
     return measure(model, end, sides.batch, metric)
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from .batches import Batch, batches
 from .effects import HeadEffects
-from .engine import Replace, budget_for, engine_for, measure
+from .engine import budget_for, engine_for, measure, unchanged
 from .errors import MechheadsError
 from .metrics import METRICS
-from .models import Model
+from .models import Model, norm_after_heads
 from .progress import bar
 from .prompts import Prompts
 
@@ -36,7 +36,6 @@ def direct(
     engine, wanted = engine_for(model), METRICS["logit_diff"]
     values = torch.zeros(len(prompts), model.cfg.n_layers, model.cfg.n_heads)
     untouched = torch.zeros(2, len(prompts))
-    whole = Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads))
     with bar(len(prompts), "Prompts", quiet) as progress:
         for batch in batches(model, prompts, max_tokens=budget or budget_for(model)):
             if batch.steps > 1:
@@ -46,7 +45,7 @@ def direct(
                 )
             for side, tokens in enumerate((batch.clean, batch.corrupt)):
                 run = engine.remember(tokens, 0, 1)
-                end = engine.resume(run, whole)
+                end = engine.resume(run, unchanged(model))
                 untouched[side, batch.pairs] = measure(model, end, batch, wanted)[0]
                 if side == 0:
                     along = _direction(model, end[0, :, 0], batch)
@@ -74,10 +73,12 @@ def _check(model: Model, metric: str | None) -> None:
             f"{model.cfg.model_name} caps its logits, so no head's part of them is known. Use "
             "attribution or patch."
         )
-    if model.cfg.use_normalization_before_and_after or model.cfg.original_architecture in (
-        "Olmo2ForCausalLM",
-        "Olmo3ForCausalLM",
-    ):
+    check_writes(model)
+
+
+def check_writes(model: Model) -> None:
+    """An error where heads have no write of their own."""
+    if norm_after_heads(model):
         raise MechheadsError(
             f"{model.cfg.model_name} has a norm between its heads and the residual stream, so that "
             "heads have no write of their own. Use attribution or patch."
