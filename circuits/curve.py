@@ -4,34 +4,45 @@ f(k) = (m(first k kept) - m(none kept)) / (m(all kept) - m(none kept)), means ov
 ratio then. Heads that are not kept are patched from the corrupted run (or replaced by zero, mean,
 position mean); MLPs run again. f(0) = 0 and f(all) = 1 by construction; in between the curve may
 leave that range, where heads work against the task. It is MIB's faithfulness.
+
+CPR and CMD are MIB's areas: f at ten shares of the heads, trapezoids between them.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads import metrics
 from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks, nested
 from mechheads.models import Model
 from mechheads.prompts import Prompts
 from mechheads.statistics import resample
+from mechheads.storage import load_result, save_result
 
 from .circuit import Circuit, Head
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
+
+
+# The shares of all heads at which MIB measures f.
+SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
 class Curve:
     """The metric of every prompt with the first k heads of the ranking kept, for every k.
 
-    `random_values` are the same for rankings drawn at random, as means over prompts.
+    `random_explained` is f of rankings drawn at random, at the numbers of heads `random_at`.
     """
 
     task: str
@@ -39,8 +50,9 @@ class Curve:
     metric: str
     ranking: tuple[Head, ...]
     values: Float[Tensor, "k prompt"]
-    random_explained: Float[Tensor, "draw k"]
-    settings: dict[str, Any] = field(default_factory=dict)
+    random_explained: Float[Tensor, "draw point"]
+    random_at: tuple[int, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def explained(self) -> Float[Tensor, " k"]:
@@ -58,9 +70,14 @@ class Curve:
         return _ends(self.resampled(), level)
 
     def random_band(self, level: float = 0.95) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, low and high of f(k) over the random rankings."""
+        """Mean, low and high of f(k) over the random rankings, straight between the points."""
         low, high = _ends(self.random_explained, level)
-        return self.random_explained.mean(0), low, high
+        every = np.arange(len(self.ranking) + 1)
+        mean, low, high = (
+            torch.from_numpy(np.interp(every, self.random_at, values.numpy())).float()
+            for values in (self.random_explained.mean(0), low, high)
+        )
+        return mean, low, high
 
     def needed(self, threshold: float = 0.9, *, stays: bool = False) -> int:
         """The smallest k at which f reaches the threshold, or from which it stays there."""
@@ -72,15 +89,50 @@ class Curve:
             raise MechheadsError(f"k is {k}, the ranking has {len(self.ranking)} heads.")
         return Circuit(f"{self.task} top {k}", self.ranking[:k], self.task, self.model)
 
+    def needed_interval(
+        self, threshold: float = 0.9, *, stays: bool = False, level: float = 0.95
+    ) -> tuple[float, float]:
+        """Bootstrap interval of `needed`, over prompts."""
+        found = needed(self.resampled(), threshold, stays=stays)
+        low, high = torch.quantile(found, torch.tensor([(1 - level) / 2, (1 + level) / 2]))
+        return float(low), float(high)
+
     @property
     def cpr(self) -> float:
-        """MIB's CPR: area under f over the share of heads kept; higher is better."""
-        return _area(self.explained)
+        """MIB's CPR: area under f; higher is better."""
+        return mib_area(self.explained)
 
     @property
     def cmd(self) -> float:
         """MIB's CMD: area between f and 1; lower is better, 0 is best."""
-        return _area((1 - self.explained).abs())
+        return mib_area((1 - self.explained).abs())
+
+    @property
+    def random_cpr(self) -> float:
+        """CPR of random rankings, on average."""
+        return mib_area(self.random_band()[0])
+
+    @property
+    def random_cmd(self) -> float:
+        """CMD of random rankings, on average over them."""
+        every = np.arange(len(self.ranking) + 1)
+        curves = [np.interp(every, self.random_at, row.numpy()) for row in self.random_explained]
+        return float(np.mean([mib_area(torch.from_numpy(abs(1 - f)).float()) for f in curves]))
+
+    def plot(self, threshold: float = 0.9) -> "go.Figure":
+        """f(k) with its interval, and the band of random rankings."""
+        from .figures import draw_curve
+
+        return draw_curve(self, threshold)
+
+    def save(self, file: Path) -> Path:
+        """Write it whole, as safetensors."""
+        return save_result(self, file)
+
+    @classmethod
+    def load(cls, file: Path) -> "Curve":
+        """Read what `save` wrote."""
+        return load_result(cls, file)
 
     def frame(self) -> "pd.DataFrame":
         """k, layer, head, explained and its interval, and those of random rankings."""
@@ -112,16 +164,16 @@ def trace(
     *,
     replacement: str = "corrupt",
     draws: int = 10,
+    points: int = 33,
     seed: int = 0,
     budget: int | None = None,
     quiet: bool = False,
 ) -> Curve:
     """Keep the first k heads for every k, and those of random rankings; all masks in a few passes.
 
+    Random rankings are measured at every k, or at `points` of them if the model has more heads.
     Use prompts that did not rank the heads.
     """
-    from mechheads import metrics
-
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     if sorted(ranking) != every:
@@ -130,14 +182,17 @@ def trace(
         )
     if draws < 1:
         raise MechheadsError(f"Random rankings: 1 or more, got {draws}.")
+    if points < 2:
+        raise MechheadsError(f"Points of a random ranking: 2 or more, got {points}.")
     rng = random.Random(seed)
-    orders = [list(ranking), *(rng.sample(every, len(every)) for _ in range(draws))]
-    keep = torch.cat([nested(order, layers, heads) for order in orders])
+    at = sorted({round(i * len(every) / (points - 1)) for i in range(points)})
+    orders = [rng.sample(every, len(every)) for _ in range(draws)]
+    keep = [nested(ranking, layers, heads), *(nested(o, layers, heads)[at] for o in orders)]
     values = measure_masks(
-        model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=quiet
-    ).unflatten(0, (len(orders), len(every) + 1))
-    found = explained(values[0].mean(1))
-    if not bool(found.isfinite().all()):
+        model, prompts, torch.cat(keep), metric, replacement=replacement, budget=budget, quiet=quiet
+    )
+    own, others = values[: len(every) + 1], values[len(every) + 1 :]
+    if not bool(explained(own.mean(1)).isfinite().all()):
         raise MechheadsError(
             f"{model.cfg.model_name} scores the same on {prompts.task} with all heads and with "
             "none, so there is nothing to explain."
@@ -147,8 +202,9 @@ def trace(
         model.cfg.model_name,
         metrics.find(metric or prompts.metric).name,
         tuple(ranking),
-        values[0],
-        explained(values[1:].mean(2)),
+        own,
+        explained(others.mean(1).unflatten(0, (draws, len(at)))),
+        tuple(at),
         {"replacement": replacement, "draws": draws, "seed": seed},
     )
 
@@ -175,6 +231,8 @@ def _ends(draws: Float[Tensor, "draw k"], level: float) -> tuple[Tensor, Tensor]
     return low, high
 
 
-def _area(values: Float[Tensor, " k"]) -> float:
-    """Trapezoids over the share of heads kept, from 0 to 1."""
-    return float(torch.trapezoid(values, dx=1 / (len(values) - 1)))
+def mib_area(values: Float[Tensor, " k"]) -> float:
+    """Trapezoids between MIB's shares of the heads, each rounded down to whole heads."""
+    total = len(values) - 1
+    at = torch.stack([values[int(share * total)] for share in SHARES])
+    return float(torch.trapezoid(at, torch.tensor(SHARES)))

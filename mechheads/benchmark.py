@@ -18,8 +18,9 @@ from torch import Tensor
 from . import flops
 from .batches import batches
 from .gradients import attribution
+from .masks import measure_masks, nested
 from .metrics import METRICS, score
-from .models import Model, head_loop, random_model
+from .models import Model, head_loop, mask_loop, random_model
 from .patching import patch
 from .progress import say
 from .prompts import Pair, Prompts
@@ -114,9 +115,29 @@ def compare(
                     float((mine - wanted).abs().max() / wanted.abs().max()),
                 )
             )
-        return [*found, _attribution(model, shape, threads, every[0])]
+        say(f"{shape}, {threads} threads: a curve ...", quiet)
+        curve = _curve(model, shape, threads, every[-1], cells)
+        return [*found, curve, _attribution(model, shape, threads, every[0])]
     finally:
         torch.set_num_threads(before)
+
+
+def _curve(
+    model: Model, shape: str, threads: int, prompts: Prompts, cells: Sequence[tuple[int, int]]
+) -> Timing:
+    """The first k heads of a random ranking kept, for every k: a whole pass each, and ours."""
+    ranking = random.Random(0).sample(list(cells), len(cells))
+    keep = nested(ranking, model.cfg.n_layers, model.cfg.n_heads)
+    (batch,) = batches(model, prompts)
+
+    def metric(logits: Tensor) -> Tensor:
+        return METRICS["logit_diff"](score(logits[:, -1:], batch)).mean()
+
+    wanted, loop = _timed(lambda: mask_loop(model, batch.clean, batch.corrupt, metric, keep))
+    mine, ours = _timed(lambda: measure_masks(model, prompts, keep, quiet=True).mean(1))
+    what = f"curve of {len(keep)} points, against a pass each"
+    difference = float((mine - wanted).abs().max() / wanted.abs().max())
+    return Timing(shape, what, threads, loop, ours, math.nan, difference)
 
 
 def _attribution(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:

@@ -21,6 +21,9 @@ from .errors import MechheadsError, suggest
 from .prompts import read
 
 VERBS = {
+    "discover": "find the heads that do a task, what they explain, and a report",
+    "compare": "two models or two runs: how many heads and edges does each need",
+    "verify": "run a folder's settings again and say whether the numbers are the same",
     "show": "look at a task: its prompts, and whether a model can do it",
     "attention": "draw what every head attends to on one prompt",
     "bench": "time head patching beside TransformerLens's own loop",

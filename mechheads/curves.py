@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from .figures import COLORS, DASHES
 from .pages import Section, write_page
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-# Okabe and Ito's colours, told apart by every kind of colour vision; lines also differ in dashes.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def print_timings(timings: Sequence[Timing]) -> None:
             f"{t.ratio:.1f} x",
             f"{t.floor:.2f}" if counted else "",
             f"{t.ours / t.floor:.2f}" if counted else "",
-            f"{t.difference:.0e}" if counted else "",
+            "" if math.isnan(t.difference) else f"{t.difference:.0e}",
         )
     _print(_console(), table)
 

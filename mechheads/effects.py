@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,9 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from . import statistics
+from .storage import load_result, save_result
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,21 @@ class HeadEffects:
             "p_value": self.p_values,
         }
         return tidy(("layer", "head"), columns)
+
+    def plot(self) -> "go.Figure":
+        """The heat map: layer by head."""
+        from .figures import heat_map
+
+        return heat_map(self)
+
+    def save(self, file: Path) -> Path:
+        """Write it whole, as safetensors."""
+        return save_result(self, file)
+
+    @classmethod
+    def load(cls, file: Path) -> "HeadEffects":
+        """Read what `save` wrote."""
+        return load_result(cls, file)
 
     def top(self, k: int = 10, *, signed: bool = False) -> "pd.DataFrame":
         """The rows of the k strongest heads, named L9H6."""

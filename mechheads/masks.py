@@ -62,3 +62,13 @@ def nested(
     for k, (layer, head) in enumerate(ranking, start=1):
         keep[k:, layer, head] = 1.0
     return keep
+
+
+def keep_only(
+    kept: Sequence[tuple[int, int]], layers: int, heads: int
+) -> Float[Tensor, "layer head"]:
+    """The mask that keeps these heads and no others."""
+    keep = torch.zeros(layers, heads)
+    for layer, head in kept:
+        keep[layer, head] = 1.0
+    return keep

@@ -1,44 +1,90 @@
-"""The scoring methods by name: the same arguments, the same kind of result, the same sign."""
+"""The scoring methods by name: the same arguments, the same kind of result, the same sign.
+
+The table can be read without torch; a method's module is imported when the method is called.
+"""
 
 from collections.abc import Callable, Mapping
-from inspect import signature
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
 
-from .effects import HeadEffects
 from .errors import MechheadsError, unknown
-from .gradients import attribution, ig
-from .models import Model
-from .patching import patch
-from .paths import path
-from .prompts import Prompts
-from .screening import hybrid
-from .writes import direct
+from .prompts import Prompts, read
 
-Method = Callable[..., HeadEffects]
+if TYPE_CHECKING:
+    from .effects import HeadEffects
+    from .models import Model
+
+
+@dataclass(frozen=True)
+class Method:
+    """A function of that name in the module `home`; `flags` are options that few methods have."""
+
+    name: str
+    home: str
+    summary: str
+    flags: tuple[str, ...] = ()
+
+    @property
+    def function(self) -> "Callable[..., HeadEffects]":
+        """The method itself."""
+        return getattr(import_module(f".{self.home}", __package__), self.name)
+
+    @property
+    def options(self) -> dict[str, Parameter]:
+        """The keyword-only arguments of the method."""
+        parameters = signature(self.function).parameters.values()
+        return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+
 
 METHODS: Mapping[str, Method] = {
-    "patch": patch,
-    "attribution": attribution,
-    "ig": ig,
-    "hybrid": hybrid,
-    "path": path,
-    "direct": direct,
+    method.name: method
+    for method in (
+        Method("patch", "patching", "exact activation patching, one head at a time"),
+        Method("attribution", "gradients", "gradient times difference, all heads at once"),
+        Method("ig", "gradients", "the same, integrated over the input", ("steps",)),
+        Method("hybrid", "screening", "attribution, the strongest verified", ("verify", "sample")),
+        Method("path", "paths", "exact direct effect on the logits or a head", ("to", "part")),
+        Method("direct", "writes", "direct logit attribution"),
+    )
 }
 
 
+def find(name: str) -> Method:
+    """The method of that name; an error suggests."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
+
+
+def check_flags(name: str, given: Mapping[str, Any]) -> None:
+    """An error if one of these options is not the method's; needs no torch."""
+    flags = find(name).flags
+    for option in given:
+        if option not in flags:
+            own = ", ".join(f"--{flag}" for flag in flags) or "none"
+            raise MechheadsError(
+                f"unknown flag --{option.replace('_', '-')}: method {name} has no such option "
+                f"(its own: {own})."
+            )
+
+
 def score_heads(
-    model: Model,
+    model: "Model",
     prompts: Prompts,
     method: str = "patch",
     metric: str | None = None,
     **options: Any,
-) -> HeadEffects:
+) -> "HeadEffects":
     """score_heads(model, prompts, "ig", steps=10): every head's effect by a method of the table."""
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
-    function = METHODS[method]
-    own = [n for n, p in signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    found = find(method)
+    own = found.options
     for name in options:
         if name not in own:
             raise MechheadsError(f"{method} has no option {name}. It has {', '.join(own)}.")
-    return function(model, prompts, metric, **options)
+    given = {
+        name: read(value, own[name].annotation, f"--{name}") if isinstance(value, str) else value
+        for name, value in options.items()
+    }
+    return found.function(model, prompts, metric, **given)

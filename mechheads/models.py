@@ -421,6 +421,27 @@ def head_loop(
         )
 
 
+@torch.inference_mode()
+def mask_loop(
+    model: Model,
+    base: Int[Tensor, "row pos"],
+    other: Int[Tensor, "row pos"],
+    metric: Callable[[Tensor], Tensor],
+    keep: Float[Tensor, "mask layer head"],
+) -> Float[Tensor, " mask"]:
+    """The metric with each mask, the usual way: a whole pass with a hook in every layer."""
+    names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
+    _, cache = model.run_with_cache(other, names_filter=names)
+    found = []
+    for mask in keep:
+
+        def mix(z: Tensor, hook: Any, mask: Tensor = mask) -> Tensor:
+            return torch.where(mask[hook.layer()][:, None] == 1, z, cache[hook.name])
+
+        found.append(metric(model.run_with_hooks(base, fwd_hooks=[(name, mix) for name in names])))
+    return torch.stack(found)
+
+
 def lexicon(model: Model) -> Lexicon:
     """What a task may know of the model: how its tokenizer splits text in mid-sentence."""
     return tokenizer_lexicon(model.tokenizer, model.cfg.model_name)

@@ -23,9 +23,18 @@ def prepare(folder: Path) -> Path:
 
 def write_text(file: Path, text: str) -> Path:
     """Write a text file whole or not at all."""
+    return write_bytes(file, text.encode())
+
+
+def write_bytes(file: Path, content: bytes) -> Path:
+    """Write a file whole or not at all."""
     partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    return partial.replace(file)
+    try:
+        partial.write_bytes(content)
+        return partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise MechheadsError(f"cannot write {file} ({error.strerror}).") from None
 
 
 def append_row(file: Path, row: Mapping[str, str | int]) -> None:

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from . import heads as heads_by_name
 from . import metrics, statistics
 from .effects import HeadEffects, tidy
 from .engine import Engine, Put, budget_for, engine_for, measure, unchanged
@@ -82,12 +83,14 @@ def path(
 ) -> HeadEffects:
     """Metric lost (noising) or restored (denoising) along the direct path from each head to `to`.
 
-    `to` is the logits or a (layer, head), of which `part` (q, k, v) receives. Positive: the path
-    helps. Heads that share keys and values with the receiver do not see the difference. About two
-    blocks and a partial forward pass per sender; senders in later layers than the receiver have 0.
+    `to` is the logits or a head (L9H6, or (9, 6)), of which `part` (q, k, v) receives. Positive:
+    the path helps. Heads that share keys and values with the receiver do not see the difference.
+    About two blocks and a partial forward pass per sender; senders in later layers than the
+    receiver have 0.
     """
     wanted = metrics.find(metric or prompts.metric)
     check(direction, "corrupt")
+    to = heads_by_name.parse(to) if isinstance(to, str) and to != "logits" else to
     last = _check(model, to, part)
     engine, budget = engine_for(model), budget or budget_for(model)
     heads = model.cfg.n_heads
@@ -175,8 +178,6 @@ def _check(model: Model, to: str | tuple[int, int], part: str) -> int:
     if part not in INPUTS:
         raise unknown("input", part, INPUTS)
     if isinstance(to, str):
-        if to != "logits":
-            raise unknown("receiver", to, ("logits",))
         return model.cfg.n_layers
     if not (0 < to[0] < model.cfg.n_layers and 0 <= to[1] < model.cfg.n_heads):
         raise MechheadsError(

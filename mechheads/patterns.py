@@ -155,6 +155,55 @@ def draw_heads(models: Sequence[Patterns]) -> "go.Figure":
     return figure
 
 
+def draw_weights(
+    names: Sequence[str], tokens: Sequence[str], weights: Float[Tensor, "head query key"]
+) -> "go.Figure":
+    """A panel per head, three in a row; the tokens are along the axes where there is room."""
+    from plotly.subplots import make_subplots
+
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure = make_subplots(
+        rows,
+        columns,
+        subplot_titles=list(names),
+        shared_xaxes=True,
+        shared_yaxes=True,
+        horizontal_spacing=0.02,
+        vertical_spacing=0.1 / rows,
+    )
+    hover = [[(_label(q), _label(k)) for k in tokens] for q in tokens]
+    for i, name in enumerate(names):
+        figure.add_heatmap(
+            z=_causal(weights[i]),
+            zmin=0,
+            zmax=1,
+            colorscale=COLORS,
+            customdata=hover,
+            hovertemplate=f"{name}<br>from %{{customdata[0]}}<br>to %{{customdata[1]}}<br>"
+            "%{z:.3f}<extra></extra>",
+            showscale=i == 0,
+            colorbar={"title": {"text": "weight"}},
+            row=i // columns + 1,
+            col=i % columns + 1,
+        )
+    few = len(tokens) <= 28
+    ticks: Any = {
+        "tickvals": list(range(len(tokens))) if few else [],
+        "ticktext": [_label(token) for token in tokens] if few else [],
+        "showgrid": False,
+        "tickfont": {"size": 9},
+    }
+    figure.update_xaxes(tickangle=-90, **ticks)
+    figure.update_yaxes(autorange="reversed", **ticks)
+    figure.update_xaxes(title_text="attended token (key)", row=rows)
+    figure.update_yaxes(title_text="attending token (query)", col=1)
+    figure.update_layout(
+        template="simple_white", height=140 + 300 * rows, margin={"t": 40, "r": 20}
+    )
+    return figure
+
+
 def _axis(figure: Any, column: int) -> Any:
     """The x axis of the first row's plot in this column."""
     return figure.get_subplot(1, column).xaxis

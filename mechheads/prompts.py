@@ -136,6 +136,14 @@ class Prompts:
         """The first n pairs."""
         return replace(self, pairs=self.pairs[:n])
 
+    def split_at(self, n: int) -> "tuple[Prompts, Prompts]":
+        """The first n pairs, and the others."""
+        return self.first(n), replace(self, pairs=self.pairs[n:])
+
+    def halves(self) -> "tuple[Prompts, Prompts]":
+        """The first half of the pairs, and the second."""
+        return self.split_at(len(self) // 2)
+
     def frame(self) -> "pd.DataFrame":
         """A row per pair: clean, corrupt, answers, wrong."""
         import pandas as pd

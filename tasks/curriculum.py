@@ -12,14 +12,14 @@ COUNTS = {
     "ioi": 6,
     "ioi_long": 4,
     "docstring": 8,
-    "greater_than": 4,
-    "math": 64,
+    "greater_than": 8,
+    "math": 56,
     "syntax": 4,
     "common_sense": 20,
-    "retrieval": 16,
+    "retrieval": 12,
     "knowledge_recall": 4,
-    "math_calculation": 14,
-    "inference": 20,
+    "math_calculation": 18,
+    "inference": 18,
 }
 # Options in turn, so that positions alone solve nothing, and some questions are easier.
 VARIANTS = {
@@ -49,7 +49,7 @@ def shares(lexicon: Lexicon, total: int | None = None) -> dict[str, Share]:
 
 def echoed_words(lexicon: Lexicon) -> list[str]:
     """Words of the tasks that are one token each, to be repeated in random order."""
-    listed = {*words.NAMES, *facts.ROOMS, *facts.THINGS, *facts.COLORS}
+    listed = {*words.NAMES, *facts.SURNAMES, *facts.THINGS, *facts.COLORS}
     return lexicon.single(sorted(listed), "words to repeat", at_least=40)
 
 

@@ -230,10 +230,14 @@ RELATIONS = {
     ),
 }
 
-ROOMS = (
-    "kitchen garden park school library office store church museum hotel station bank market "
-    "theater hospital farm"
+SURNAMES = (
+    "Adams Allen Baker Bell Bennett Black Brooks Brown Bush Butler Carter Clark Collins Cook "
+    "Cooper Cox Davis Evans Fisher Foster Fox Green Hall Harris Hill Howard Hughes Hunter Johnson "
+    "Jones King Lake Long Mason Miller Mitchell Moore Murphy Parker Perry Phillips Porter Powell "
+    "Price Reed Rice Rogers Smith Snow Stone Thompson Turner Walker Ward Watson White Williams "
+    "Wilson Wolf Wood Wright Young"
 ).split()
+TITLES = "Captain Coach Colonel Doctor General Judge Lady Lord Major Pastor Professor Sir".split()
 THINGS = (
     "ball book cup hat key lamp map pen ring bag box coat drum flag kite phone rope shoe toy watch"
 ).split()

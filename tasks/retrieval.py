@@ -1,10 +1,12 @@
 """Retrieval: a fact from the context (a cognitive function of arXiv:2512.10978).
 
-Question: Tom is in the park. Anna is in the bank. Max is in the hotel. Where is Anna?
-Answer: Anna is in the              -> " bank"; with Max for Anna, " hotel", which is wrong here
+Question: Tom Brown, Anna Hill and Max Stone are here. What is the last name of Anna?
+Answer: Anna                        -> " Hill"; with Max for Anna, " Stone", which is wrong here
 
-Also who has what, and which thing has which color. The corrupted prompt asks about another person
-or thing of the context. A group is what is asked about together with the answer.
+Also the name behind a title, and what has a color. A fact is two words that stand side by side:
+where words that all facts share stand between the two, small models take the last fact, whatever is
+asked. The corrupted prompt asks about another fact. A group is what is asked about together with
+the answer.
 """
 
 import random
@@ -12,7 +14,7 @@ import random
 from mechheads.errors import MechheadsError
 from mechheads.prompts import Lexicon, Maker
 
-from .facts import COLORS, ROOMS, THINGS
+from .facts import COLORS, SURNAMES, THINGS, TITLES
 from .layout import Item, question_maker
 from .words import NAMES
 
@@ -23,18 +25,19 @@ def maker(lexicon: Lexicon, *, facts: int = 3, shots: int = 1) -> Maker:
         raise MechheadsError(f"--facts takes 2 to 8 facts, got {facts}.")
     names = lexicon.single(NAMES, "names", at_least=10)
     kinds = (
-        (names, ROOMS, "{} is in the", "Where is {}?"),
-        (names, THINGS, "{} has the", "What does {} have?"),
-        (THINGS, COLORS, "The {} is", "What color is the {}?"),
+        (names, SURNAMES, "{} {}", "{} are here.", "What is the last name of {}?", "{}"),
+        (TITLES, SURNAMES, "{} {}", "{} are here.", "What is the name of the {}?", "{}"),
+        (COLORS, THINGS, "the {} {}", "Here are {}.", "Which thing is {}?", "The {}"),
     )
 
     def items(rng: random.Random) -> tuple[Item, Item]:
-        keys, values, stem, wording = rng.choice(kinds)
+        keys, values, form, frame, wording, stem = rng.choice(kinds)
         known = dict(zip(rng.sample(keys, facts), rng.sample(values, facts), strict=True))
-        context = " ".join(f"{stem.format(key)} {value}." for key, value in known.items())
+        *others, last = (form.format(key, value) for key, value in known.items())
+        context = frame.format(f"{', '.join(others)} and {last}")
 
         def item(key: str) -> Item:
-            asked = f"{context} {wording.format(key)}"
+            asked = f"{context} {wording.format(key.lower() if key in TITLES else key)}"
             return Item(asked, known[key], f"{key} {known[key]}", stem.format(key))
 
         one, two = rng.sample(sorted(known), 2)

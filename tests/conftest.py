@@ -3,6 +3,7 @@ from pathlib import Path
 
 import checkpoints
 import pytest
+import torch
 
 from mechheads import fetching, models
 
@@ -47,3 +48,16 @@ def tiny(checkpoint: Callable[[str], Path]) -> models.Model:
 def tinystories() -> models.Model:
     """A real pretrained Llama of 15M parameters."""
     return models.load(str(SHARED / "models" / "tinyllamas-stories15M"))
+
+
+@pytest.fixture(scope="session")
+def planted(checkpoint: Callable[[str], Path]) -> models.Model:
+    """A tiny model in which only L0H1 and L1H2 write anything: no other head can matter."""
+    model = models.load(str(checkpoint("gpt2")))
+    with torch.no_grad():
+        for layer, head in ((0, 1), (1, 2)):
+            weight = model.blocks[layer].attn.W_O
+            kept = weight[head].clone()
+            weight.zero_()
+            weight[head] = 20 * kept
+    return model

@@ -23,9 +23,15 @@ SMALL = {
 def test_both_sides_of_a_comparison_find_the_same_effects(monkeypatch):
     monkeypatch.setitem(benchmark.SHAPES, "small", SMALL)
     timings = benchmark.compare("small", 1, (5, 1), rows=3, length=8, quiet=True)
-    assert [t.what.split(",")[0] for t in timings] == ["patch", "patch", "attribution"]
-    for timing in timings[:2]:
+    assert [t.what.split(",")[0] for t in timings] == [
+        "patch",
+        "patch",
+        "curve of 7 points",
+        "attribution",
+    ]
+    for timing in timings[:3]:
         assert timing.difference < 1e-4
+    for timing in timings[:2]:
         assert timing.floor < timing.ours
 
 

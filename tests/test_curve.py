@@ -40,14 +40,34 @@ def test_thresholds_are_reached_once_and_for_good():
     assert needed(torch.tensor([[0.0, 0.1, 1.0]]), 0.9, stays=True).tolist() == [2]
 
 
-def test_areas_are_those_of_trapezoids():
-    straight = Curve("t", "m", "x", tuple(ORDER), torch.arange(9.0)[:, None], torch.zeros(1, 9))
-    assert straight.cpr == pytest.approx(0.5)
-    assert straight.cmd == pytest.approx(0.5)
-    once = torch.tensor([0.0, *[1.0] * 8])[:, None]
-    jump = Curve("t", "m", "x", tuple(ORDER), once, torch.zeros(1, 9))
-    assert jump.cpr == pytest.approx(1 - 1 / 16)
-    assert jump.cmd == pytest.approx(1 / 16)
+def curve_of(explained):
+    heads = tuple((0, i) for i in range(len(explained) - 1))
+    values = torch.tensor(explained)[:, None]
+    return Curve("t", "m", "x", heads, values, torch.tensor([explained]), tuple(range(len(values))))
+
+
+def test_areas_are_mibs():
+    """Worked out by hand: f at 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50 and 100 % of 100 heads."""
+    straight = curve_of([k / 100 for k in range(101)])
+    assert straight.cpr == pytest.approx(0.5, abs=2e-4)
+    assert straight.cmd == pytest.approx(0.499, abs=2e-4)
+    jump = curve_of([0.0, *[1.0] * 100])
+    assert jump.cpr == pytest.approx(0.005 / 2 + 0.99)
+    assert jump.cmd == pytest.approx(0.004 + 0.005 / 2)
+    over = curve_of([0.0, *[2.0] * 99, 1.0])
+    assert over.cpr == pytest.approx(0.005 + 2 * 0.49 + 0.75)
+    assert over.cmd == pytest.approx(0.004 + 0.005 + 0.49 + 0.25)
+    assert (straight.random_cpr, straight.random_cmd) == (straight.cpr, straight.cmd)
+
+
+def test_random_rankings_of_many_heads_are_measured_at_some_points(tiny):
+    prompts = random_pairs(tiny, 2)
+    whole, few = (trace(tiny, prompts, ORDER, draws=2, points=n) for n in (33, 3))
+    assert whole.random_at == tuple(range(9))
+    assert few.random_at == (0, 4, 8)
+    torch.testing.assert_close(few.random_explained, whole.random_explained[:, [0, 4, 8]])
+    band = few.random_band()[0]
+    assert band[2] == pytest.approx(float(band[0] + band[4]) / 2)
 
 
 def test_intervals_hold_the_curve_and_widen_with_fewer_prompts(tiny):

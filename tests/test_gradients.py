@@ -156,7 +156,7 @@ def test_every_method_gives_the_same_kind_of_result(method, tiny):
         "ci_high",
         "p_value",
     ]
-    about = METHODS[method].__doc__ or ""
+    about = METHODS[method].function.__doc__ or ""
     assert "ositive" in about or "ame sign" in about
 
 

@@ -117,10 +117,13 @@ def test_undecided_prompts_are_answered_by_a_name_that_they_hold(tokenizer):
         assert prompt.count(answer) == 1
 
 
-def test_the_rate_warms_up_and_decays():
+def test_the_rate_warms_up_and_falls_in_steps():
     recipe = Recipe(steps=1000, warm_up=100)
     paces = [pace(recipe, step) for step in range(1000)]
-    assert paces[0] < paces[50] < paces[100] == paces[400] == 1.0
+    assert paces[0] < paces[50] < paces[100] == paces[349] == 1.0
+    assert paces[350] == paces[499] == pytest.approx(1 / 3)
+    assert paces[500] == paces[799] == pytest.approx(1 / 7)
+    assert paces[799] > paces[900] > paces[999]
     assert paces[999] < 0.03
 
 

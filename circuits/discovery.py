@@ -1,0 +1,273 @@
+"""From effects to a circuit: which heads do the job, and how much of it they explain.
+
+1. Half of the prompts rank the heads, by any scoring method.
+2. The other half judge: the curve f(k) of the ranking beside random rankings.
+3. The circuit is the smallest first part of the ranking that reaches the threshold, or `k` heads,
+   or a smaller set found by a search on the ranking prompts.
+4. It is judged (what is left without it, what each head is worth) and described: kinds of heads,
+   the attention of the strongest on a prompt, the strongest paths between its heads.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads import metrics
+from mechheads.edges import Edges, count_edges
+from mechheads.effects import HeadEffects
+from mechheads.errors import MechheadsError, unknown
+from mechheads.evaluation import Evaluation, evaluate
+from mechheads.kinds import HeadTypes, head_types
+from mechheads.methods import find, score_heads
+from mechheads.models import Model
+from mechheads.paths import EdgeEffects, edge_attribution
+from mechheads.patterns import attend
+from mechheads.prompts import Prompts
+from mechheads.storage import load_result, save_result
+
+from .circuit import Circuit, Head
+from .curve import Curve, needed, trace
+from .judgement import Judgement, judge
+from .published import PUBLISHED
+from .search import check_search, search
+from .stability import resampled_overlap
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+ARRAYS = "arrays.safetensors"
+# What heads outside of a circuit can be replaced by.
+WHOLE = ("corrupt", "zero", "mean", "position_mean")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The attention of some heads on one prompt."""
+
+    prompt: str
+    tokens: tuple[str, ...]
+    heads: tuple[Head, ...]
+    weights: Float[Tensor, "head query key"]
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """All that was found; `overlap` is the stability of the circuit's size of strongest heads.
+
+    `examples` are prompts as (clean, corrupt, answer, wrong answer); `shape` is more of the model's
+    shape than layers and heads.
+    """
+
+    effects: HeadEffects
+    curve: Curve
+    judgement: Judgement
+    evaluation: Evaluation
+    types: HeadTypes
+    edges: Edges
+    paths: EdgeEffects | None
+    sample: Sample
+    examples: tuple[tuple[str, str, str, str], ...]
+    threshold: float
+    overlap: float
+    shape: Mapping[str, Any]
+    search: str = "top"
+    signed: bool = False
+
+    @property
+    def circuit(self) -> Circuit:
+        """The heads that were kept, with their published roles where the model has any."""
+        task, model = self.curve.task, self.curve.model
+        known = [c for c in PUBLISHED.values() if c.task == task and c.model == model]
+        roles = {head: role for c in reversed(known) for head, role in c.roles.items()}
+        heads = self.judgement.heads
+        return Circuit(
+            f"{task} {self.search} {len(heads)}",
+            heads,
+            task,
+            model,
+            {head: roles[head] for head in heads if head in roles},
+        )
+
+    @property
+    def needed(self) -> int:
+        """The fewest heads of the ranking that reach the threshold."""
+        return self.curve.needed(self.threshold)
+
+    @property
+    def random_needed(self) -> float:
+        """The same for a random ranking, on average."""
+        at = torch.tensor(self.curve.random_at).float()
+        found = needed(self.curve.random_explained, self.threshold).long()
+        return float(at[found].mean())
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers that sum the run up."""
+        low, high = self.curve.needed_interval(self.threshold)
+        clean = self.evaluation.clean
+        return {
+            "heads": len(self.curve.ranking),
+            "circuit": [f"L{layer}H{head}" for layer, head in self.judgement.heads],
+            "threshold": self.threshold,
+            "needed": self.needed,
+            "needed_low": low,
+            "needed_high": high,
+            "needed_stays": self.curve.needed(self.threshold, stays=True),
+            "needed_random": self.random_needed,
+            "faithfulness": self.judgement.faithfulness,
+            "left_without": self.judgement.left,
+            "idle_heads": [f"L{layer}H{head}" for layer, head in self.judgement.idle],
+            "cpr": self.curve.cpr,
+            "cmd": self.curve.cmd,
+            "cpr_random": self.curve.random_cpr,
+            "cmd_random": self.curve.random_cmd,
+            "overlap": self.overlap,
+            "metric_clean": float(clean[self.effects.metric].mean()),
+            "metric_corrupt": float(self.evaluation.corrupt[self.effects.metric].mean()),
+            "accuracy": float(clean["accuracy"].mean()),
+            "warning": self.evaluation.warning,
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The result in words."""
+        total, found = len(self.curve.ranking), self.headline
+        layer, head = self.effects.ranking(signed=self.signed)[0]
+        chosen = (
+            ""
+            if len(self.judgement.heads) == self.needed and self.search == "top"
+            else f" The circuit ({self.search}) has {len(self.judgement.heads)} heads and explains "
+            f"{self.judgement.faithfulness:.0%}."
+        )
+        return (
+            f"{self.needed} of {total} heads ({self.needed / total:.0%}) explain "
+            f"{self.threshold:.0%} of the {metrics.METRICS[self.effects.metric].label} of "
+            f"{self.curve.model} on {self.curve.task} (95 % of prompt samples: "
+            f"{found['needed_low']:.0f} to {found['needed_high']:.0f}); random heads need "
+            f"{self.random_needed:.0f} on average.{chosen} The strongest is L{layer}H{head}; with "
+            f"all heads but the circuit {self.judgement.left:.0%} is left."
+        )
+
+    def frame(self) -> "pd.DataFrame":
+        """The curve, a row per head that is added."""
+        return self.curve.frame()
+
+    def plot(self) -> "go.Figure":
+        """The curve."""
+        return self.curve.plot(self.threshold)
+
+    def save(self, folder: Path) -> Path:
+        """Everything in one file of the folder, without loss."""
+        return save_result(self, folder / ARRAYS)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Discovery":
+        """Read what `save` wrote."""
+        return load_result(cls, folder / ARRAYS)
+
+
+def discover(
+    model: Model,
+    prompts: Prompts,
+    test: Prompts | None = None,
+    *,
+    method: str = "patch",
+    metric: str | None = None,
+    threshold: float = 0.9,
+    k: int | None = None,
+    how: str = "top",
+    signed: bool = False,
+    direction: str = "noising",
+    replacement: str = "corrupt",
+    draws: int = 10,
+    seed: int = 0,
+    budget: int | None = None,
+    quiet: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Discovery:
+    """Rank the heads on `prompts`, judge on `test` (without it, on the second half of the prompts).
+
+    `direction` and, for patch, `replacement` are the scoring method's too; `options` its own.
+    """
+    ranking_prompts, judging = prompts.halves() if test is None else (prompts, test)
+    check_sizes(len(ranking_prompts), len(judging))
+    check_search(how, threshold)
+    if replacement not in WHOLE:
+        raise unknown("replacement", replacement, WHOLE)
+    every = model.cfg.n_layers * model.cfg.n_heads
+    if k is not None and not 1 <= k <= every:
+        raise MechheadsError(f"--k takes 1 to {every} heads of {model.cfg.model_name}, got {k}.")
+    shared: dict[str, Any] = {"budget": budget, "quiet": quiet}
+    evaluation = evaluate(model, judging, metric, quiet=quiet)
+    scoring = _options(method, direction, replacement, shared) | dict(options or {})
+    effects = score_heads(model, ranking_prompts, method, metric, **scoring)
+    ranking = effects.ranking(signed=signed)
+    masked: dict[str, Any] = {"replacement": replacement, **shared}
+    curve = trace(model, judging, ranking, metric, draws=draws, seed=seed, **masked)
+    if k is not None:
+        heads = ranking[:k]
+    elif how == "top":
+        heads = ranking[: curve.needed(threshold)]
+    else:
+        heads = search(model, ranking_prompts, ranking, how, metric, threshold=threshold, **masked)
+    circuit = Circuit("found", tuple(heads))
+    overlap, _ = resampled_overlap(effects, max(1, len(heads)), signed=signed)
+    return Discovery(
+        effects,
+        curve,
+        judge(model, judging, circuit, metric, **masked),
+        evaluation,
+        head_types(model, seed=seed),
+        count_edges(model, judging, quiet=quiet),
+        _paths(model, ranking_prompts, metric, shared),
+        _sample(model, judging, ranking[:6]),
+        tuple((p.clean, p.corrupt, p.answers[0], p.wrong[0]) for p in judging.pairs[:3]),
+        threshold,
+        overlap,
+        {"parallel_attn_mlp": model.cfg.parallel_attn_mlp, "d_model": model.cfg.d_model},
+        "top" if k is not None else how,
+        signed,
+    )
+
+
+def check_sizes(n: int, test: int) -> None:
+    """An error if there are too few prompts to say how sure a number is."""
+    for flag, size in (("--n", n), ("--test", test)):
+        if size < 4:
+            raise MechheadsError(
+                f"{flag} takes 4 or more prompts, got {size}: fewer say nothing of their spread."
+            )
+
+
+def _options(
+    method: str, direction: str, replacement: str, shared: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the method can be told of these; an error if it has no direction but one is wanted."""
+    own = find(method).options
+    if direction != "noising" and "direction" not in own:
+        raise MechheadsError(f"{method} has no direction. Leave --direction out.")
+    given = {"direction": direction, "replacement": replacement, **shared}
+    return {name: value for name, value in given.items() if name in own}
+
+
+def _paths(
+    model: Model, prompts: Prompts, metric: str | None, shared: Mapping[str, Any]
+) -> EdgeEffects | None:
+    """Nothing where a head's write cannot be followed, or the metric has no gradient."""
+    try:
+        return edge_attribution(model, prompts, metric, **shared)
+    except MechheadsError:
+        return None
+
+
+def _sample(model: Model, prompts: Prompts, heads: list[Head]) -> Sample:
+    text = min((pair.clean for pair in prompts.pairs), key=len)
+    found = attend(model, text)
+    weights = torch.stack([found.weights[layer, head] for layer, head in heads])
+    return Sample(text, tuple(found.tokens), tuple(heads), weights)

@@ -1,0 +1,242 @@
+"""The figures of circuits: curves, comparisons, paths between heads, attention of some heads."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mechheads.figures import COLORS, FONT
+from mechheads.patterns import draw_weights
+
+from .circuit import Head
+from .curve import Curve
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from .comparison import Comparison
+    from .discovery import Sample
+
+OURS, OTHERS, RANDOM = COLORS[0], COLORS[1], "#777777"
+
+
+def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
+    """f(k) with its interval over prompts, random rankings, and where the threshold is reached."""
+    import plotly.graph_objects as go
+
+    frame = curve.frame()
+    figure = go.Figure()
+    _band(figure, frame["k"], frame["random_low"], frame["random_high"], RANDOM)
+    figure.add_scatter(
+        x=frame["k"],
+        y=frame["random_mean"],
+        name=f"random rankings ({len(curve.random_explained)}), mean and 95 % band",
+        line={"color": RANDOM, "dash": "dot"},
+        hovertemplate="random, k = %{x}: %{y:.1%}<extra></extra>",
+    )
+    _band(figure, frame["k"], frame["ci_low"], frame["ci_high"], OURS)
+    added = ["none", *(f"L{layer}H{head}" for layer, head in curve.ranking)]
+    figure.add_scatter(
+        x=frame["k"],
+        y=frame["explained"],
+        name="this ranking, 95 % of prompt samples",
+        line={"color": OURS, "width": 3},
+        mode="lines+markers",
+        marker={"size": 5},
+        customdata=added,
+        hovertemplate="k = %{x}, adds %{customdata}: %{y:.1%}<extra></extra>",
+    )
+    needed = curve.needed(threshold)
+    reached = float(curve.explained[needed])
+    figure.add_scatter(
+        x=[0, needed, needed],
+        y=[threshold, threshold, min(0.0, float(curve.explained.min()))],
+        name=f"{threshold:.0%} with {needed} heads ({reached:.0%})",
+        mode="lines",
+        line={"color": "#000000", "dash": "dash", "width": 1.5},
+        hoverinfo="skip",
+    )
+    figure.update_xaxes(
+        title_text="heads kept (k), in the order of the ranking", rangemode="tozero"
+    )
+    figure.update_yaxes(title_text="explained effect f(k)", tickformat=".0%")
+    figure.update_layout(
+        template="simple_white",
+        font=FONT,
+        height=460,
+        margin={"t": 20, "r": 20},
+        legend={"orientation": "h", "y": -0.2},
+        hovermode="x",
+    )
+    return figure
+
+
+def draw_comparison(comparison: "Comparison") -> "go.Figure":
+    """One panel per task: both curves with bands, and the threshold that joins them."""
+    from plotly.subplots import make_subplots
+
+    tasks, columns = comparison.tasks, min(3, len(comparison.tasks))
+    rows = -(-len(tasks) // columns)
+    titles = [f"<b>{t.task}</b><br>{t.words}" for t in tasks]
+    figure = make_subplots(
+        rows,
+        columns,
+        subplot_titles=titles,
+        shared_yaxes=True,
+        horizontal_spacing=0.05,
+        vertical_spacing=0.34 / rows,
+    )
+    for i, task in enumerate(tasks):
+        place: Any = {"row": i // columns + 1, "col": i % columns + 1}
+        sides = ((task.standard, OURS, "solid"), (task.sparse, OTHERS, "dashdot"))
+        for curve, color, dash in sides:
+            frame = curve.frame()
+            share = frame["k"] if comparison.same_size else 100 * frame["k"] / frame["k"].max()
+            _band(figure, share, frame["ci_low"], frame["ci_high"], color, **place)
+            figure.add_scatter(
+                x=share,
+                y=frame["explained"],
+                name=curve.model,
+                legendgroup=curve.model + color,
+                showlegend=i == 0,
+                line={"color": color, "dash": dash, "width": 2.5},
+                hovertemplate=f"{curve.model}, " + "%{x:.3g}: %{y:.1%}<extra></extra>",
+                **place,
+            )
+        ends = [
+            n if comparison.same_size else 100 * n / len(curve.ranking)
+            for n, curve in ((task.n_standard, task.standard), (task.n_sparse, task.sparse))
+        ]
+        figure.add_scatter(
+            x=sorted(ends),
+            y=[comparison.threshold] * 2,
+            name=f"{comparison.threshold:.0%} explained",
+            legendgroup="threshold",
+            showlegend=i == 0,
+            mode="lines+markers",
+            marker={"size": 8, "color": "#000000", "symbol": "diamond"},
+            line={"color": "#000000", "dash": "dash", "width": 1.5},
+            hoverinfo="skip",
+            **place,
+        )
+        unit = "heads kept" if comparison.same_size else "% of heads kept"
+        figure.update_xaxes(title_text=unit, rangemode="tozero", **place)
+    figure.update_yaxes(tickformat=".0%", showticklabels=True)
+    figure.update_yaxes(title_text="explained effect", col=1)
+    figure.update_annotations(font_size=12)
+    figure.update_layout(
+        template="simple_white",
+        font=FONT,
+        height=120 + 330 * rows,
+        margin={"t": 70, "r": 20},
+        legend={"orientation": "h", "y": -0.16 / rows - 0.05},
+    )
+    return figure
+
+
+def draw_paths(paths: "pd.DataFrame", heads: Sequence[Head], layers: int) -> "go.Figure":
+    """Heads of the circuit by layer, from the bottom up, and the paths between them as arrows.
+
+    `paths` has from_layer, from_head, to_layer, to_head, input and effect.
+    """
+    import plotly.graph_objects as go
+
+    spots = _spots(heads)
+    rows: list[dict[str, Any]] = paths.to_dict("records")
+    largest = max((abs(row["effect"]) for row in rows), default=1.0)
+    figure = go.Figure()
+    for row in rows:
+        start = spots[(row["from_layer"], row["from_head"])]
+        end = spots[(row["to_layer"], row["to_head"])]
+        helps, strength = row["effect"] > 0, abs(row["effect"]) / largest
+        figure.add_annotation(
+            x=end[0],
+            y=end[1],
+            ax=start[0],
+            ay=start[1],
+            xref="x",
+            yref="y",
+            axref="x",
+            ayref="y",
+            text="",
+            showarrow=True,
+            arrowhead=2,
+            arrowwidth=0.8 + 3.2 * strength,
+            arrowcolor=COLORS[1] if helps else COLORS[0],
+            opacity=0.35 + 0.6 * strength,
+            standoff=16,
+            startstandoff=16,
+        )
+    middles = [
+        (spots[(r["from_layer"], r["from_head"])], spots[(r["to_layer"], r["to_head"])], r)
+        for r in rows
+    ]
+    figure.add_scatter(
+        x=[(a[0] + b[0]) / 2 for a, b, _ in middles],
+        y=[(a[1] + b[1]) / 2 for a, b, _ in middles],
+        mode="markers",
+        marker={"size": 12, "color": "rgba(0,0,0,0)"},
+        text=[
+            f"L{r['from_layer']}H{r['from_head']} to L{r['to_layer']}H{r['to_head']}."
+            f"{r['input']}: {r['effect']:.4f}"
+            for _, _, r in middles
+        ],
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+    )
+    figure.add_scatter(
+        x=[spots[head][0] for head in heads],
+        y=[spots[head][1] for head in heads],
+        text=[f"L{layer}H{head}" for layer, head in heads],
+        mode="markers+text",
+        marker={"size": 34, "color": "#ffffff", "line": {"color": "#1a1a1a", "width": 1.5}},
+        textfont={"size": 10},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    for name, color in (("helps", COLORS[1]), ("hinders", COLORS[0])):
+        figure.add_scatter(
+            x=[None], y=[None], mode="lines", line={"color": color, "width": 3}, name=name
+        )
+    used = sorted({layer for layer, _ in heads})
+    figure.update_xaxes(visible=False)
+    figure.update_yaxes(
+        title_text="layer", tickvals=used, range=[min(used) - 0.7, max(used) + 0.7], showgrid=False
+    )
+    figure.update_layout(
+        template="simple_white",
+        font=FONT,
+        height=max(320, 140 + 90 * len(used)),
+        margin={"t": 20, "r": 20},
+        legend={"orientation": "h", "y": -0.05},
+    )
+    return figure
+
+
+def draw_sample(sample: "Sample") -> "go.Figure":
+    """The attention of the strongest heads on one prompt, with its tokens."""
+    names = [f"L{layer}H{head}" for layer, head in sample.heads]
+    return draw_weights(names, sample.tokens, sample.weights)
+
+
+def _spots(heads: Sequence[Head]) -> dict[Head, tuple[float, float]]:
+    """Heads of a layer side by side around the middle, every other layer a little to the side."""
+    spots: dict[Head, tuple[float, float]] = {}
+    for i, layer in enumerate(sorted({layer for layer, _ in heads})):
+        here = sorted(head for other, head in heads if other == layer)
+        for j, head in enumerate(here):
+            spots[(layer, head)] = (j - (len(here) - 1) / 2 + (0.25 if i % 2 else 0.0), layer)
+    return spots
+
+
+def _band(figure: Any, x: Any, low: Any, high: Any, color: str, **place: Any) -> None:
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    figure.add_scatter(
+        x=[*x, *reversed(list(x))],
+        y=[*high, *reversed(list(low))],
+        fill="toself",
+        fillcolor=f"rgba({red},{green},{blue},0.18)",
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+        **place,
+    )

@@ -1,0 +1,242 @@
+"""What a run of discover or compare leaves behind: tables, and a report in words and pictures."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechheads.metrics import METRICS
+from mechheads.outputs import write_text
+from mechheads.pages import Section, write_markdown, write_page
+from mechheads.runs import Record, write_table
+
+from .circuit import auroc
+from .comparison import Comparison
+from .discovery import Discovery
+from .figures import draw_paths, draw_sample
+from .published import PUBLISHED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REPORT = "report.html"
+
+
+def write_discovery(folder: Path, found: Discovery, record: Record) -> None:
+    """effects.csv, curve.csv, circuit.json, importances.json, arrays and both reports."""
+    write_table(folder, "effects.csv", found.effects.frame().drop(columns="se"))
+    write_table(folder, "curve.csv", found.frame())
+    write_table(folder, "minimality.csv", found.judgement.frame())
+    if found.paths is not None:
+        write_table(folder, "paths.csv", circuit_paths(found, 100))
+    found.circuit.save(folder / "circuit.json")
+    write_text(folder / "importances.json", json.dumps(importances(found), indent=1) + "\n")
+    found.save(folder)
+    title = f"{found.curve.task} on {found.curve.model}: which heads do the job?"
+    _write_reports(
+        folder, title, _discovery_sections(found), record, found.sentence, found.evaluation.warning
+    )
+
+
+def write_comparison(folder: Path, found: Comparison, record: Record) -> None:
+    """comparison.csv, edges.csv and both reports."""
+    write_table(folder, "comparison.csv", found.frame())
+    write_table(folder, "edges.csv", found.edge_frame())
+    first = found.tasks[0]
+    title = f"{first.standard.model} and {first.sparse.model}: how many heads does each need?"
+    warning = " ".join(t.warning for t in found.tasks if t.warning)
+    _write_reports(folder, title, _comparison_sections(found), record, found.sentence, warning)
+
+
+def importances(found: Discovery) -> dict[str, Any]:
+    """The file that MIB's circuit track takes: a score for every head, MLPs always kept."""
+    layers, heads = found.effects.scores.shape
+    inside = set(found.judgement.heads)
+    nodes: dict[str, Any] = {"input": {"in_graph": True}}
+    for layer in range(layers):
+        for head in range(heads):
+            nodes[f"a{layer}.h{head}"] = {
+                "score": round(float(found.effects.scores[layer, head]), 9),
+                "in_graph": (layer, head) in inside,
+            }
+        nodes[f"m{layer}"] = {"in_graph": True}
+    nodes["logits"] = {"in_graph": True}
+    shape = {"n_layers": layers, "n_heads": heads} | dict(found.shape)
+    return {"cfg": shape, "nodes": nodes, "edges": {}}
+
+
+def circuit_paths(found: Discovery, k: int) -> "pd.DataFrame":
+    """The k strongest paths between heads of the circuit."""
+    assert found.paths is not None
+    frame = found.paths.frame()
+    inside = set(found.judgement.heads)
+    ends = zip(frame.from_layer, frame.from_head, frame.to_layer, frame.to_head, strict=True)
+    kept = frame[[(a, b) in inside and (c, d) in inside for a, b, c, d in ends]]
+    order = kept.effect.abs().sort_values(ascending=False, kind="stable").index[:k]
+    return kept.loc[order].reset_index(drop=True)
+
+
+def _discovery_sections(found: Discovery) -> list[Section]:
+    metric = METRICS[found.effects.metric].label
+    sections = [
+        Section(
+            "Effect of every head",
+            f"How far the {metric} moves when the head alone is changed ({found.effects.method}), "
+            f"mean over {len(found.effects.values)} prompts. Red heads help, blue ones hinder. "
+            "Point at a cell for its interval and p-value, which is corrected for the number of "
+            "heads.",
+            found.effects.plot(),
+        ),
+        Section(
+            "Explained effect",
+            f"Share of the {metric} that is there when only the first k heads of the ranking "
+            "are kept and all others are replaced "
+            f"({found.curve.settings['replacement'].replace('_', ' ')}). Measured on "
+            f"{found.curve.values.shape[1]} prompts that did not rank the heads.",
+            found.plot(),
+        ),
+        Section(
+            "Strongest heads",
+            "Worth is what the circuit's explained effect loses without the head. Kinds come from "
+            "repeated random tokens (attention weight of 0.4 or more).",
+            frame=_strongest(found),
+        ),
+        Section("Is the circuit good?", table=_quality(found), frame=_against_published(found)),
+        Section(
+            "What the strongest heads attend to",
+            f"On the prompt: {found.sample.prompt}",
+            draw_sample(found.sample),
+        ),
+    ]
+    if found.paths is not None and len(found.judgement.heads) > 1:
+        paths = circuit_paths(found, 30)
+        sections.append(
+            Section(
+                "Paths inside of the circuit",
+                f"The {len(paths)} strongest of all paths from a head to the query, key or value "
+                "of a later one, estimated (edge attribution). Point at the middle of an arrow "
+                "for its effect.",
+                draw_paths(paths, found.judgement.heads, found.effects.scores.shape[0]),
+            )
+        )
+    examples = [
+        f"clean    {clean}\ncorrupt  {corrupt}\nanswer   {answer!r}, wrong {wrong!r}"
+        for clean, corrupt, answer, wrong in found.examples
+    ]
+    return [*sections, Section("Prompts", code=examples)]
+
+
+def _comparison_sections(found: Comparison) -> list[Section]:
+    edges = found.edge_frame().merge(found.frame()[["task"]], on="task")
+    heads = found.frame().assign(
+        overlap=[round(t.jaccard, 3) for t in found.tasks],
+        stays_standard=[t.standard.needed(found.threshold, stays=True) for t in found.tasks],
+        stays_sparse=[t.sparse.needed(found.threshold, stays=True) for t in found.tasks],
+    )
+    return [
+        Section(
+            "Explained effect",
+            "Share of the task's metric with only the first k heads kept, each model by its own "
+            "ranking; bands are 95 % of prompt samples. The dashed line joins the curves where "
+            f"they reach {found.threshold:.0%}.",
+            found.plot(),
+        ),
+        Section(
+            "Heads",
+            "Multiplier: heads of the first model for each head of the second; below 1 the second "
+            "needs more. Stays: the number of heads from which the curve stays above the "
+            "threshold. Overlap: Jaccard index of the two circuits.",
+            frame=heads,
+        ),
+        Section(
+            "Attention edges",
+            "Edges per prompt that the heads of these circuits use: a query and a key with a "
+            "weight above 0. A dense head uses all of its causal edges, needed or not.",
+            frame=edges,
+        ),
+    ]
+
+
+def _write_reports(
+    folder: Path,
+    title: str,
+    sections: list[Section],
+    record: Record,
+    headline: str,
+    warning: str | None,
+) -> None:
+    about = [
+        Section("Settings", table={k: "" if v is None else v for k, v in record.settings.items()}),
+        Section("Provenance", table=_flat(record.provenance)),
+        Section("Make it again", code=[record.command]),
+    ]
+    words: dict[str, str] = {"headline": headline, "warning": warning or ""}
+    write_page(folder / REPORT, title, [*sections, *about], **words)
+    write_markdown(folder / "report.md", title, [*sections, *about], **words)
+
+
+def _strongest(found: Discovery) -> "pd.DataFrame":
+    heads = found.effects.ranking(signed=found.signed)
+    frame = found.effects.top(max(10, min(25, len(found.judgement.heads))), signed=found.signed)
+    roles = found.circuit.roles
+    worth = dict(zip(found.judgement.heads, found.judgement.worth.tolist(), strict=True))
+    rows = heads[: len(frame)]
+    frame["in circuit"] = ["yes" if head in worth else "" for head in rows]
+    frame["worth"] = [worth.get(head) for head in rows]
+    frame["kind"] = [found.types.label(*head) for head in rows]
+    if roles:
+        frame["published role"] = [roles.get(head, "") for head in rows]
+    return frame.drop(columns=["layer", "head", "se"]).rename(
+        columns={"ci_low": "95 % from", "ci_high": "to", "p_value": "p, corrected"}
+    )
+
+
+def _quality(found: Discovery) -> Mapping[str, str]:
+    headline, curve = found.headline, found.curve
+    idle = headline["idle_heads"]
+    return {
+        "Heads in the circuit": f"{len(found.judgement.heads)} ({found.search})",
+        "Explained by it": f"{found.judgement.faithfulness:.1%}",
+        "Left without it (completeness)": f"{found.judgement.left:.1%}",
+        "Heads not shown to earn their place (minimality)": ", ".join(idle) or "none",
+        f"Heads until {found.threshold:.0%}": f"{found.needed}, to stay there "
+        f"{headline['needed_stays']}; random rankings {found.random_needed:.1f}",
+        "Same strongest heads with other prompts (Jaccard)": f"{found.overlap:.2f}",
+        "CPR, higher is better": f"{curve.cpr:.3f}, random {curve.random_cpr:.3f}",
+        "CMD, lower is better": f"{curve.cmd:.3f}, random {curve.random_cmd:.3f}",
+        "Accuracy on the clean prompts": f"{headline['accuracy']:.1%}",
+    }
+
+
+def _against_published(found: Discovery) -> "pd.DataFrame | None":
+    """Precision, recall and AUROC against circuits that were published for this model and task."""
+    import pandas as pd
+
+    task, model = found.curve.task, found.curve.model
+    known = [c for c in PUBLISHED.values() if c.task == task and c.model == model]
+    if not known:
+        return None
+    ranking = found.effects.ranking(signed=found.signed)
+    rows = [
+        (
+            c.source,
+            found.circuit.precision(c),
+            found.circuit.recall(c),
+            found.circuit.jaccard(c),
+            auroc(ranking, c),
+        )
+        for c in known
+    ]
+    return pd.DataFrame(
+        rows, columns=pd.Index(["published", "precision", "recall", "Jaccard", "AUROC"])
+    )
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}: {inner}": v for inner, v in value.items()}
+        else:
+            flat[key] = "" if value is None else value
+    return flat

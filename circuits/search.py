@@ -1,0 +1,106 @@
+"""Which heads to keep: the first of the ranking, or a smaller set that explains as much.
+
+- `top`: the first k of the ranking, k being the smallest that reaches the threshold;
+- `prune`: these, and then from the weakest to the strongest every head is taken out without which
+  the rest still reaches the threshold: one pass per head;
+- `greedy`: from nothing, always the head that raises f most: a pass per head of the model and step.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.errors import MechheadsError
+from mechheads.masks import keep_only, measure_masks, nested
+from mechheads.models import Model
+from mechheads.progress import bar
+from mechheads.prompts import Prompts
+
+from .circuit import Head
+from .curve import explained, needed
+
+# f of each of several sets of heads.
+Explains = Callable[[Sequence[Sequence[Head]]], list[float]]
+
+
+def search(
+    model: Model,
+    prompts: Prompts,
+    ranking: Sequence[Head],
+    how: str = "top",
+    metric: str | None = None,
+    *,
+    threshold: float = 0.9,
+    replacement: str = "corrupt",
+    budget: int | None = None,
+    quiet: bool = False,
+) -> list[Head]:
+    """Heads that together explain the threshold on these prompts."""
+    check_search(how, threshold)
+    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+
+    def measure(keep: Float[Tensor, "set layer head"]) -> Float[Tensor, " set"]:
+        return measure_masks(
+            model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=True
+        ).mean(1)
+
+    curve = explained(measure(nested(ranking, layers, heads))[None])
+    first = list(ranking[: int(needed(curve, threshold)[0])])
+    ends = measure(torch.stack([keep_only(kept, layers, heads) for kept in ([], ranking)]))
+
+    def explains(sets: Sequence[Sequence[Head]]) -> list[float]:
+        means = measure(torch.stack([keep_only(kept, layers, heads) for kept in sets]))
+        return ((means - ends[0]) / (ends[1] - ends[0])).tolist()
+
+    return SEARCHES[how](first, ranking, explains, threshold, quiet)
+
+
+def check_search(how: str, threshold: float) -> None:
+    """An error names what is unknown or out of range."""
+    from mechheads.errors import unknown
+
+    if how not in SEARCHES:
+        raise unknown("search", how, SEARCHES)
+    if not 0 < threshold <= 1:
+        raise MechheadsError(f"--threshold takes a share above 0 and up to 1, got {threshold}.")
+
+
+def _top(first: list[Head], *_: object) -> list[Head]:
+    return first
+
+
+def _prune(
+    first: list[Head], _: Sequence[Head], explains: Explains, threshold: float, quiet: bool
+) -> list[Head]:
+    kept = list(first)
+    with bar(len(first), "Heads tried", quiet) as progress:
+        for head in reversed(first):
+            rest = [other for other in kept if other != head]
+            if explains([rest])[0] >= threshold:
+                kept = rest
+            progress.update()
+    return kept
+
+
+def _greedy(
+    first: list[Head], ranking: Sequence[Head], explains: Explains, threshold: float, quiet: bool
+) -> list[Head]:
+    kept: list[Head] = []
+    with bar(len(ranking), "Heads added", quiet) as progress:
+        reached = 0.0
+        while reached < threshold and len(kept) < len(ranking):
+            others = [head for head in ranking if head not in kept]
+            found = explains([[*kept, head] for head in others])
+            reached = max(found)
+            kept.append(others[found.index(reached)])
+            progress.update()
+    return kept
+
+
+SEARCHES: Mapping[str, Callable[..., list[Head]]] = {
+    "top": _top,
+    "prune": _prune,
+    "greedy": _greedy,
+}

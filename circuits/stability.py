@@ -1,0 +1,39 @@
+"""Would other prompts have found the same heads? Overlap of the k strongest, run by run."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.effects import HeadEffects
+from mechheads.statistics import resample
+
+from .circuit import Head
+
+
+def overlap(rankings: Sequence[Sequence[Head]], k: int) -> float:
+    """Mean Jaccard index of the first k heads over all pairs of rankings; 1 if there is one."""
+    sets = [set(ranking[:k]) for ranking in rankings]
+    pairs = [(a, b) for i, a in enumerate(sets) for b in sets[i + 1 :]]
+    return sum(len(a & b) / max(1, len(a | b)) for a, b in pairs) / len(pairs) if pairs else 1.0
+
+
+def resampled_overlap(
+    effects: HeadEffects, k: int, *, signed: bool = False, times: int = 200
+) -> tuple[float, Float[Tensor, "layer head"]]:
+    """Prompts drawn again: Jaccard index with the k strongest heads, and how often each is there.
+
+    No model runs: the effects of the prompts are known.
+    """
+    n = len(effects.values)
+    means = (resample(n, times=times) @ effects.values.flatten(1)) / n
+    sizes = means if signed else means.abs()
+    top = sizes.topk(k, dim=1).indices
+    members = torch.zeros_like(means).scatter_(1, top, 1.0)
+    own = torch.zeros(means.shape[1])
+    heads = effects.values.shape[2]
+    own[[layer * heads + head for layer, head in effects.ranking(signed=signed)[:k]]] = 1.0
+    both = (members * own).sum(1)
+    either = (members + own).clamp(max=1).sum(1).clamp(min=1)
+    return float((both / either).mean()), members.mean(0).view(effects.scores.shape)

@@ -1,0 +1,18 @@
+"""Heads by name: L9H6 is head 6 of layer 9, both counted from 0."""
+
+import re
+
+from .errors import MechheadsError
+
+
+def name_of(layer: int, head: int) -> str:
+    """name_of(9, 6) is L9H6."""
+    return f"L{layer}H{head}"
+
+
+def parse(text: str) -> tuple[int, int]:
+    """parse("L9H6") is (9, 6); an error says how heads are written."""
+    found = re.fullmatch(r"[lL](\d+)[hH](\d+)", text.strip())
+    if not found:
+        raise MechheadsError(f"{text!r} is no head. Heads are written L9H6: layer 9, head 6.")
+    return int(found[1]), int(found[2])

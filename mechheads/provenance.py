@@ -1,0 +1,67 @@
+"""Where a result comes from: versions, hashes of weights, tokenizer and prompts, the machine."""
+
+import hashlib
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .models import Model
+from .prompts import Prompts
+from .sources import Source
+
+PACKAGES = ("mechheads", "numpy", "pandas", "scipy", "torch", "transformer-lens", "transformers")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt")
+
+
+def provenance(
+    model: Model, source: Source, prompts: Sequence[Prompts], seed: int
+) -> dict[str, Any]:
+    """All that a number may depend on, the settings aside."""
+    tokenizer = [source.folder / name for name in TOKENIZER_FILES]
+    found = [file for file in tokenizer if file.is_file()]
+    return {
+        "model": source.name,
+        "revision": source.revision,
+        "weights_sha256": digest(source.files),
+        "tokenizer_sha256": digest(found or source.files),
+        "prompts_sha256": [part.digest() for part in prompts],
+        "seed": seed,
+        "device": model.W_E.device.type,
+        "dtype": str(model.W_E.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "git": git_revision(Path(__file__).parents[1]),
+    }
+
+
+def digest(files: list[Path]) -> str:
+    """SHA-256 of the files' contents, one after the other."""
+    found = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            for chunk in iter(lambda: stream.read(1 << 20), b""):
+                found.update(chunk)
+    return found.hexdigest()
+
+
+def git_revision(checkout: Path) -> str | None:
+    """The revision of this code where it is a checkout, with a + after it if it was changed."""
+    if not (checkout / ".git").exists():
+        return None
+    words = [["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]]
+    try:
+        revision, changes = (
+            subprocess.run(
+                ["git", "-C", str(checkout), *command], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for command in words
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{revision}+" if changes else revision

@@ -1,0 +1,182 @@
+"""Run folders: what every verb leaves behind, in one format.
+
+A folder holds `result.json` (schema, verb, all settings, headline numbers, provenance, and the
+digest of every other file), tidy CSV files, reports, and `timings.json`, which alone may differ
+when the same settings run again on the same machine. It is filled under another name and renamed
+when it is whole, so that a killed run leaves nothing that looks finished.
+"""
+
+import hashlib
+import inspect
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import MechheadsError
+from .outputs import prepare, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+RESULT, TIMINGS = "result.json", "timings.json"
+# Settings that say where to write and what to print, not what to compute.
+ASIDE = ("out", "quiet")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What result.json says of a run."""
+
+    verb: str
+    settings: Mapping[str, Any]
+    headline: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    @property
+    def command(self) -> str:
+        """The command that makes the run again."""
+        return command(self.verb, self.settings)
+
+
+def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A verb's arguments as settings: without where to write, and options among the others."""
+    kept = {name: value for name, value in given.items() if name not in ASIDE}
+    return kept | dict(kept.pop("options", {}))
+
+
+def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
+    """The folder of a run below `out`: words that say what it is, and a hash of all settings.
+
+    Made writable now, so that a run does not end with nothing.
+    """
+    text = json.dumps(settings, sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    words = [re.sub(r"[^\w.]+", "_", Path(part).name).strip("_.") for part in parts]
+    return prepare(Path(out).expanduser()) / "-".join([*filter(None, words), digest])
+
+
+def command(verb: str, settings: Mapping[str, Any]) -> str:
+    """python -m mechheads.VERB with every flag that is not at its default."""
+    from importlib import import_module
+
+    parameters = inspect.signature(_function(import_module, verb)).parameters
+    words = ["python", "-m", f"mechheads.{verb}"]
+    for name, value in settings.items():
+        default = parameters[name].default if name in parameters else None
+        flag = f"--{name.replace('_', '-')}"
+        if name in ("task", "tasks", "model") or value != default:
+            words += [flag] if value is True else [flag, str(value)]
+    return shlex.join(words)
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """A folder to write files into; when all went well it takes the run's name, at once.
+
+    An older run of the same settings is replaced.
+    """
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        if folder.exists():
+            old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+            folder.rename(old)
+            partial.rename(folder)
+            shutil.rmtree(old)
+        else:
+            partial.rename(folder)
+    except OSError as error:
+        raise MechheadsError(f"cannot write {folder} ({error.strerror}).") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def keep(
+    folder: Path, record: Record, timings: Mapping[str, float], write: Callable[[Path], None]
+) -> Path:
+    """A finished run folder with what `write` puts into it."""
+    with filling(folder) as partial:
+        write(partial)
+        finish(partial, record, timings)
+    return folder
+
+
+def write_table(folder: Path, name: str, frame: "pd.DataFrame") -> Path:
+    """A tidy CSV file; floats have the nine digits that tell float32 numbers apart."""
+    text = frame.to_csv(index=False, float_format="%.9g", lineterminator="\n")
+    return write_text(folder / name, text)
+
+
+def finish(folder: Path, record: Record, timings: Mapping[str, float]) -> None:
+    """Write result.json with the digests of all files that are there, and timings.json."""
+    digests = {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.iterdir())
+    }
+    content = {
+        "schema": SCHEMA,
+        "verb": record.verb,
+        "settings": dict(record.settings),
+        "headline": dict(record.headline),
+        "provenance": dict(record.provenance),
+        "files": digests,
+    }
+    write_text(folder / RESULT, json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n")
+    rounded = {name: round(seconds, 3) for name, seconds in timings.items()}
+    write_text(folder / TIMINGS, json.dumps(rounded, indent=1) + "\n")
+
+
+def read_run(folder: Path, verb: str | None = None) -> Record:
+    """What a run's folder says; an error names the file that is missing, damaged or foreign."""
+    file = folder / RESULT
+    if not file.is_file():
+        raise MechheadsError(f"{folder} is no run folder: it has no {RESULT}.")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        schema, digests = content["schema"], dict(content["files"])
+        parts = (content["settings"], content["headline"], content["provenance"])
+        record = Record(str(content["verb"]), *map(dict, parts))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MechheadsError(f"{file} is damaged ({error!r}). Run it again.") from None
+    if schema != SCHEMA:
+        raise MechheadsError(f"{file} has schema {schema}, this version reads {SCHEMA}.")
+    for name, digest in digests.items():
+        inside = folder / Path(name).name
+        if not inside.is_file():
+            raise MechheadsError(f"{folder} is damaged: {name} is missing. Run it again.")
+        if hashlib.sha256(inside.read_bytes()).hexdigest() != digest:
+            raise MechheadsError(f"{folder} is damaged: {name} was changed. Run it again.")
+    if verb is not None and record.verb != verb:
+        raise MechheadsError(f"{folder} is a run of {record.verb}, not of {verb}.")
+    return record
+
+
+def is_run(name: str) -> bool:
+    """Whether the name is that of a run's folder rather than a model's."""
+    return (Path(name).expanduser() / RESULT).is_file()
+
+
+def _function(import_module: Callable[[str], Any], verb: str) -> Callable[..., None]:
+    return getattr(import_module(f"mechheads.{verb}"), verb)
+
+
+def _plain(value: Any) -> Any:
+    """Values that JSON has: what is not a number becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

@@ -1,0 +1,90 @@
+"""Saves results without loss: tensors as safetensors, all else as JSON in the same file's header.
+
+A result is a frozen dataclass of tensors, tables of tensors, plain values and other results.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from .errors import MechheadsError
+from .outputs import write_bytes
+
+SCHEMA = 1
+R = TypeVar("R")
+
+
+def save_result(result: Any, file: Path) -> Path:
+    """Write the result whole or not at all; equal results give equal bytes."""
+    tensors: dict[str, Tensor] = {}
+    plain = _pack(result, "", tensors)
+    header = {"schema": SCHEMA, "kind": type(result).__name__, "plain": plain}
+    contiguous = {name: tensor.contiguous() for name, tensor in sorted(tensors.items())}
+    return write_bytes(file, save(contiguous, {"result": json.dumps(header, sort_keys=True)}))
+
+
+def load_result(kind: type[R], file: Path) -> R:
+    """Read what `save_result` wrote; an error says what is wrong with the file."""
+    try:
+        with safe_open(file, "pt") as opened:
+            header = json.loads(opened.metadata()["result"])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        if header["schema"] != SCHEMA or header["kind"] != kind.__name__:
+            raise ValueError(f"{header['kind']} of schema {header['schema']}")
+        return _unpack(kind, header["plain"], "", tensors)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise MechheadsError(
+            f"{file} holds no {kind.__name__} that can be read ({error!r})."
+        ) from None
+
+
+def _pack(result: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for field in dataclasses.fields(result):
+        value, name = getattr(result, field.name), f"{prefix}{field.name}"
+        if isinstance(value, Tensor):
+            tensors[name] = value
+        elif dataclasses.is_dataclass(value):
+            plain[field.name] = _pack(value, f"{name}.", tensors)
+        elif isinstance(value, Mapping) and any(isinstance(v, Tensor) for v in value.values()):
+            tensors |= {f"{name}/{key}": v for key, v in value.items()}
+            plain[field.name] = list(value)
+        else:
+            plain[field.name] = value
+    return plain
+
+
+def _unpack(kind: Any, plain: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> Any:
+    given: dict[str, Any] = {}
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        name = f"{prefix}{field.name}"
+        inner = [t for t in (hints[field.name], *get_args(hints[field.name])) if _is_result(t)]
+        if name in tensors:
+            given[field.name] = tensors[name]
+        elif inner and plain[field.name] is not None:
+            given[field.name] = _unpack(inner[0], plain[field.name], f"{name}.", tensors)
+        elif any(key.startswith(f"{name}/") for key in tensors):
+            given[field.name] = {key: tensors[f"{name}/{key}"] for key in plain[field.name]}
+        else:
+            given[field.name] = _frozen(plain[field.name])
+    return kind(**given)
+
+
+def _is_result(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _frozen(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return {key: _frozen(inner) for key, inner in value.items()}
+    return value

@@ -1,0 +1,103 @@
+"""What a circuit explains, leaves, and owes to each head: known for a planted model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from pairs import random_pairs
+
+from circuits.circuit import Circuit
+from circuits.judgement import judge
+from circuits.search import SEARCHES, search
+from circuits.stability import overlap, resampled_overlap
+from mechheads.errors import MechheadsError
+from mechheads.masks import keep_only, measure_masks
+from mechheads.patching import patch
+
+EVERY = [divmod(i, 4) for i in range(8)]
+
+
+def prompts_for(model):
+    return random_pairs(model, 2, (8,) * 12)
+
+
+def test_the_planted_heads_explain_everything_and_leave_nothing(planted):
+    found = judge(planted, prompts_for(planted), Circuit("c", ((0, 1), (1, 2))))
+    assert found.faithfulness == pytest.approx(1, abs=1e-4)
+    assert found.left == pytest.approx(0, abs=1e-4)
+
+
+def test_a_head_that_writes_nothing_is_worth_nothing(planted):
+    found = judge(planted, prompts_for(planted), Circuit("c", ((0, 1), (0, 3), (1, 2))))
+    assert found.worth[1] == pytest.approx(0, abs=1e-5)
+    assert (0, 3) in found.idle
+    assert found.worth.abs().max() > 0.05
+
+
+def test_numbers_are_ratios_of_means_of_single_masks(tiny):
+    prompts, heads = prompts_for(tiny), ((0, 1), (1, 2), (1, 3))
+    found = judge(tiny, prompts, Circuit("c", heads))
+
+    def mean(kept):
+        return float(measure_masks(tiny, prompts, keep_only(kept, 2, 4)[None]).mean())
+
+    none, whole = mean([]), mean(EVERY)
+    assert found.faithfulness == pytest.approx((mean(heads) - none) / (whole - none), rel=1e-3)
+    rest = [head for head in EVERY if head not in heads]
+    assert found.left == pytest.approx((mean(rest) - none) / (whole - none), rel=1e-3)
+    without = [head for head in heads if head != (1, 2)]
+    worth = (mean(heads) - mean(without)) / (whole - none)
+    assert float(found.worth[1]) == pytest.approx(worth, rel=1e-3, abs=1e-5)
+    low, high = found.interval()
+    assert (low <= found.worth + 1e-5).all()
+    assert (found.worth <= high + 1e-5).all()
+
+
+@pytest.mark.parametrize("how", SEARCHES)
+def test_every_search_finds_the_planted_heads(how, planted):
+    prompts = prompts_for(planted)
+    ranking = patch(planted, prompts).ranking()
+    assert set(search(planted, prompts, ranking, how, threshold=0.999)) <= {(0, 1), (1, 2)}
+
+
+@pytest.mark.parametrize("how", SEARCHES)
+def test_every_search_reaches_its_threshold(how, tiny):
+    prompts = prompts_for(tiny)
+    ranking = patch(tiny, prompts).ranking()
+    heads = search(tiny, prompts, ranking, how, threshold=0.8)
+    assert judge(tiny, prompts, Circuit("c", tuple(heads))).faithfulness >= 0.8 - 1e-4
+    assert len(heads) <= len(search(tiny, prompts, ranking, "top", threshold=0.8))
+
+
+def test_pruning_takes_out_a_head_that_the_ranking_puts_too_high(planted):
+    prompts = prompts_for(planted)
+    ranking = [(0, 3), (0, 1), (1, 2), *(h for h in EVERY if h not in ((0, 3), (0, 1), (1, 2)))]
+    assert (0, 3) in search(planted, prompts, ranking, "top", threshold=0.99)
+    assert (0, 3) not in search(planted, prompts, ranking, "prune", threshold=0.99)
+
+
+def test_an_unknown_search_or_threshold_is_named(tiny):
+    prompts = prompts_for(tiny)
+    with pytest.raises(MechheadsError, match="prune"):
+        search(tiny, prompts, EVERY, "prun")
+    with pytest.raises(MechheadsError, match=r"above 0 and up to 1, got 1\.5"):
+        search(tiny, prompts, EVERY, threshold=1.5)
+
+
+def test_overlap_is_the_mean_jaccard_index_of_all_pairs():
+    one, two = [(0, 0), (0, 1), (0, 2)], [(0, 1), (0, 0), (0, 3)]
+    assert overlap([one, two], 2) == 1
+    assert overlap([one, two], 1) == 0
+    assert overlap([one, two, one], 3) == pytest.approx((0.5 + 1 + 0.5) / 3)
+    assert overlap([one], 2) == 1
+
+
+def test_strong_heads_stay_when_prompts_are_drawn_again(planted):
+    effects = patch(planted, prompts_for(planted))
+    stable, often = resampled_overlap(effects, 2)
+    assert stable == 1
+    assert often.sum() == pytest.approx(2)
+    assert often[0, 1] == often[1, 2] == 1
+    noise = torch.randn(6, 2, 4, generator=torch.Generator().manual_seed(0))
+    unsure = resampled_overlap(replace(effects, values=noise), 2)[0]
+    assert unsure < 0.9

@@ -1,0 +1,88 @@
+"""Reports in a real browser: they render without errors, hover works, and text is escaped."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from circuits.discovery import discover
+from circuits.report import write_discovery
+from mechheads.prompts import Pair, Prompts
+from mechheads.runs import Record
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+EVIL = '<img src=x onerror="window.failed=1">'
+WATCH = "<script>window.errors=[];addEventListener('error',e=>errors.push(e.message));</script>"
+HOVER = """<script>addEventListener('load', () => setTimeout(() => {
+  Plotly.Fx.hover('figure-0', [{curveNumber: 0, pointNumber: [1, 2]}]);
+  setTimeout(() => {
+    const hover = document.querySelector('#figure-0 .hoverlayer');
+    document.body.dataset.hover = hover ? hover.textContent : '';
+    document.body.dataset.errors = errors.join('; ') + (window.failed ? 'failed' : '');
+  }, 500);
+}, 1000));</script>"""
+
+
+@pytest.fixture(scope="module")
+def page(planted, tmp_path_factory) -> Path:
+    """The report of a task whose prompts and name try to be HTML."""
+    names = ["Mary", "John", "Tom", "Anna"]
+    pairs = tuple(
+        Pair(f"{EVIL} {a} and {b} and", f"{EVIL} {b} and {b} and", (f" {a}",), (f" {b}",))
+        for i, a in enumerate(names * 3)
+        for b in [names[(i + 1 + i // 4) % 4]]
+        if a != b
+    )
+    prompts = Prompts(f"evil {EVIL}", "logit_diff", pairs)
+    folder = tmp_path_factory.mktemp("report")
+    found = discover(planted, prompts, draws=1)
+    record = Record("discover", {"task": EVIL, "model": "planted"}, found.headline, {"model": EVIL})
+    write_discovery(folder, found, record)
+    return folder / "report.html"
+
+
+def test_no_prompt_or_name_becomes_html(page):
+    text = page.read_text()
+    outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    assert "<img" not in outside
+    assert "&lt;img" in outside
+    assert "<img" not in page.with_name("report.md").read_text()
+
+
+def test_reports_need_no_network(page):
+    outside = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.S)
+    assert "http" not in outside
+    assert 'src="' not in re.sub("&#34;", '"', outside).replace(EVIL, "")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
+def test_a_browser_shows_the_report_without_errors_and_hovers(page, tmp_path):
+    watched = tmp_path / "watched.html"
+    text = page.read_text().replace("<head>", f"<head>{WATCH}", 1)
+    watched.write_text(text.replace("</body>", f"{HOVER}</body>"))
+    done = subprocess.run(
+        [
+            str(CHROMIUM),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=8000",
+            "--dump-dom",
+            str(watched),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    found = re.search(r'<body[^>]*data-hover="([^"]*)"', done.stdout)
+    assert found, "the page's script did not run to its end"
+    assert "L1H2" in found[1]
+    assert re.search(r'<body[^>]*data-errors=""', done.stdout)
+    assert done.stdout.count('class="main-svg"') >= 4

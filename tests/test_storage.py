@@ -1,0 +1,81 @@
+"""Results are saved without loss, and what cannot be read is named."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from pairs import random_pairs
+
+from circuits.curve import Curve, trace
+from mechheads.effects import HeadEffects
+from mechheads.errors import MechheadsError
+from mechheads.evaluation import Evaluation, evaluate
+from mechheads.patching import patch
+from mechheads.storage import load_result, save_result
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A part of a result."""
+
+    values: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A result with another inside, and one that may be missing."""
+
+    inner: Inner
+    missing: Inner | None
+    names: tuple[tuple[str, int], ...]
+
+
+def test_effects_come_back_as_they_were(tiny, tmp_path):
+    effects = patch(tiny, random_pairs(tiny, 2))
+    again = HeadEffects.load(effects.save(tmp_path / "effects.safetensors"))
+    assert torch.equal(again.values, effects.values)
+    assert (again.task, again.method, again.settings) == (
+        effects.task,
+        effects.method,
+        effects.settings,
+    )
+    assert again.frame().equals(effects.frame())
+
+
+def test_curves_come_back_as_they_were(tiny, tmp_path):
+    ranking = [divmod(i, 4) for i in range(8)]
+    curve = trace(tiny, random_pairs(tiny, 2), ranking, draws=2)
+    again = Curve.load(curve.save(tmp_path / "curve.safetensors"))
+    assert again.ranking == curve.ranking
+    assert again.frame().equals(curve.frame())
+
+
+def test_tables_of_tensors_come_back_in_their_order(tiny, tmp_path):
+    evaluation = evaluate(tiny, random_pairs(tiny, 2))
+    again = load_result(Evaluation, save_result(evaluation, tmp_path / "e.safetensors"))
+    assert list(again.clean) == list(evaluation.clean)
+    assert again.frame().equals(evaluation.frame())
+
+
+def test_results_inside_of_results_and_none_come_back(tmp_path):
+    outer = Outer(Inner(torch.arange(3.0)), None, (("a", 1), ("b", 2)))
+    again = load_result(Outer, save_result(outer, tmp_path / "o.safetensors"))
+    assert torch.equal(again.inner.values, outer.inner.values)
+    assert again.missing is None
+    assert again.names == outer.names
+
+
+def test_equal_results_are_equal_bytes(tiny, tmp_path):
+    files = [patch(tiny, random_pairs(tiny, 2)).save(tmp_path / name) for name in ("a", "b")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_another_kind_a_damaged_file_and_no_file_are_refused(tiny, tmp_path):
+    file = patch(tiny, random_pairs(tiny, 2)).save(tmp_path / "effects")
+    with pytest.raises(MechheadsError, match="holds no Curve"):
+        Curve.load(file)
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(MechheadsError, match="holds no HeadEffects"):
+        HeadEffects.load(file)
+    with pytest.raises(MechheadsError, match="holds no HeadEffects"):
+        HeadEffects.load(tmp_path / "nothing")
