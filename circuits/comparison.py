@@ -123,7 +123,7 @@ def compare(
     return Comparison(tuple(rows), threshold)
 
 
-def ratio(standard: float, sparse: float) -> float:
+def ratio(standard: float | int, sparse: float | int) -> float:
     """standard / sparse; not a number if nothing is left."""
     return standard / sparse if sparse else float("nan")
 

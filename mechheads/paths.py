@@ -90,7 +90,7 @@ def path(
     """
     wanted = metrics.find(metric or prompts.metric)
     check(direction, "corrupt")
-    to = heads_by_name.parse(to) if isinstance(to, str) and to != "logits" else to
+    to = _receiver(to)
     last = _check(model, to, part)
     engine, budget = engine_for(model), budget or budget_for(model)
     heads = model.cfg.n_heads
@@ -170,6 +170,16 @@ def edge_attribution(
     return EdgeEffects(
         prompts.task, model.cfg.model_name, wanted.name, means, errors, {"direction": direction}
     )
+
+
+def _receiver(to: str | tuple[int, int]) -> str | tuple[int, int]:
+    """The logits, or a head by its numbers."""
+    if not isinstance(to, str) or to == "logits":
+        return to
+    try:
+        return heads_by_name.parse(to)
+    except MechheadsError as error:
+        raise MechheadsError(f"{error} Or give logits.") from None
 
 
 def _check(model: Model, to: str | tuple[int, int], part: str) -> int:

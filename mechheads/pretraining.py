@@ -26,8 +26,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from . import checkpoints, teams
 from .errors import MechheadsError
-from .models import save_original
 from .muon import Muon
+from .originals import save_original
 from .outputs import append_row, prepare
 from .progress import bar
 from .prompts import Pair
@@ -110,7 +110,8 @@ def new_model(recipe: Recipe, vocabulary: int) -> GPT2LMHeadModel:
 
 def loss_of(model: GPT2LMHeadModel, part: Rows) -> Tensor:
     """Weighted sum of the token losses; of the light tokens a random three in ten stand for all."""
-    hidden = model.transformer(part.tokens).last_hidden_state[:, :-1]
+    inside = model.transformer(part.tokens, position_ids=part.positions)
+    hidden = inside.last_hidden_state[:, :-1]
     targets, weights = part.tokens[:, 1:], part.weights[:, 1:]
     light = (weights > 0) & (weights < 1)
     kept = (weights == 1) | (light & (torch.rand_like(weights) < 0.3))

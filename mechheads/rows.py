@@ -9,7 +9,7 @@
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,15 @@ from .prompts import Pair, Share, draw
 
 @dataclass(frozen=True)
 class Rows:
-    """Token rows padded at the end, the weight of predicting each token, and what is asked for."""
+    """Token rows padded at the end, the weight of predicting each token, and what is asked for.
+
+    `positions` say where the tokens stand, if not one after the other from 0 on.
+    """
 
     tokens: Int[Tensor, "row pos"]
     weights: Float[Tensor, "row pos"]
     asked: Bool[Tensor, "row pos"]
+    positions: Int[Tensor, "row pos"] | None = None
 
     @property
     def queries(self) -> Bool[Tensor, "row pos"]:
@@ -80,31 +84,36 @@ def task_lessons(
     repeated: Sequence[str] = (),
     n_repeated: int = 0,
     n_first: int = 0,
+    context: int = 0,
     prepend: bool = True,
 ) -> Lessons:
     """Prompts of every task's training split, as many as its share says, and repeated words.
 
-    In the first `n_first` steps there are only repeated words, four times as many of them.
+    In the first `n_first` steps there are only repeated words, four times as many of them. They
+    stand anywhere in a context of that many tokens.
     """
     pool = [tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in repeated]
 
     def lesson(step: int) -> list[Rows]:
         rng = random.Random(f"{seed}/{step}")
         if step < n_first:
-            return echoes(pool, rng, tokenizer.bos_token_id, 4 * n_repeated)
+            return echoes(pool, rng, tokenizer.bos_token_id, 4 * n_repeated, context)
         drawn = [example for share in shares.values() for example in examples(share, rng)]
         parts = rows(tokenizer, drawn, prepend=prepend)
-        return parts + echoes(pool, rng, tokenizer.bos_token_id, n_repeated)
+        return parts + echoes(pool, rng, tokenizer.bos_token_id, n_repeated, context)
 
     return lesson
 
 
-def echoes(pool: Sequence[int], rng: random.Random, first: int, n: int) -> list[Rows]:
+def echoes(
+    pool: Sequence[int], rng: random.Random, first: int, n: int, context: int = 0
+) -> list[Rows]:
     """Random words, and again: half of the rows in the same order, half as pairs in another order.
 
     Between the words of a pair stand up to three words that all pairs of the row have in common.
     Whatever can be known the second time weighs 1. From this a model learns to look for what
-    followed a word before, which most tasks need a part of. Long rows would teach it much later.
+    followed a word before, which most tasks need a part of. Long rows would teach it much later;
+    so rows are short, but all but their first token stand anywhere in the context.
     """
     made: list[list[tuple[int, float, int]]] = []
     for i in range(n):
@@ -122,7 +131,17 @@ def echoes(pool: Sequence[int], rng: random.Random, first: int, n: int) -> list[
             once = [(word, 0.0, 0) for word in (first, *drawn, drawn[0])]
             row = once + [(word, 1.0, 0) for word in drawn[1:]]
         made.append(row)
-    return [_pad(part) for part in _parts(sorted(made, key=len), 2)] if made else []
+    parts = [_pad(part) for part in _parts(sorted(made, key=len), 2)] if made else []
+    return [_anywhere(part, rng, context) for part in parts]
+
+
+def _anywhere(part: Rows, rng: random.Random, context: int) -> Rows:
+    """The rows, each moved by a random distance behind its first token."""
+    rows, n = part.tokens.shape
+    far = torch.tensor([rng.randint(0, max(0, context - n)) for _ in range(rows)])
+    positions = torch.arange(n) + far[:, None]
+    positions[:, 0] = 0
+    return replace(part, positions=positions)
 
 
 def text_lessons(sequences: Int[Tensor, "row pos"], batch: int, seed: int) -> Lessons:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from . import checkpoints, gates
 from .errors import MechheadsError
-from .models import Original, save_original
+from .originals import Original, save_original
 from .outputs import append_row, prepare
 from .progress import bar
 from .rows import Course, Rows

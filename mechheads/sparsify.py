@@ -70,7 +70,8 @@ def sparsify(
 
     from . import sparsification
     from .curves import write_curves
-    from .models import load_original, tokenizer_lexicon
+    from .models import load_original
+    from .originals import tokenizer_lexicon
     from .rows import task_course, text_course
 
     settings = sparsification.Settings(

@@ -43,7 +43,7 @@ def train_mini(
     from tasks.curriculum import held_out_pairs, texts
 
     from .curves import accuracy_panels, write_curves
-    from .models import tokenizer_lexicon
+    from .originals import tokenizer_lexicon
     from .pretraining import Recipe, build_tokenizer, train
 
     tokenizer = build_tokenizer(texts())
@@ -68,8 +68,8 @@ def course(seed: int, worker: int, workers: int) -> "Lessons":
     """What one of the workers trains on."""
     from tasks.curriculum import COUNTS, echoed_words, shares, texts
 
-    from .models import tokenizer_lexicon
-    from .pretraining import build_tokenizer
+    from .originals import tokenizer_lexicon
+    from .pretraining import Recipe, build_tokenizer
     from .rows import task_lessons
 
     tokenizer = build_tokenizer(texts())
@@ -80,7 +80,8 @@ def course(seed: int, worker: int, workers: int) -> "Lessons":
         f"{seed}/{worker}",
         repeated=echoed_words(lexicon),
         n_repeated=24 // workers,
-        n_first=600,
+        n_first=1000,
+        context=Recipe().context,
     )
 
 

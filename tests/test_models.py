@@ -10,7 +10,8 @@ import torch
 import transformers
 
 from mechheads import MechheadsError, load, sources
-from mechheads.models import SUPPORTED, lexicon, logits_at_end
+from mechheads.models import lexicon, logits_at_end
+from mechheads.originals import SUPPORTED
 
 
 def tokens_for(model, rows=2, length=40):

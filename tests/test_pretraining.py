@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from mechheads import MechheadsError
-from mechheads.models import load, tokenizer_lexicon
+from mechheads.models import load
+from mechheads.originals import tokenizer_lexicon
 from mechheads.pretraining import (
     Recipe,
     Work,

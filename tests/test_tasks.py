@@ -8,7 +8,8 @@ import transformers
 
 import tasks
 from mechheads import MechheadsError
-from mechheads.models import lexicon, tokenizer_lexicon
+from mechheads.models import lexicon
+from mechheads.originals import tokenizer_lexicon
 from mechheads.prompts import choices, words_as_tokens
 from tasks import docstring, ioi, words
 

@@ -1,0 +1,193 @@
+"""Models as transformers reads and writes them: files become weights, a tokenizer, a directory.
+
+Every weight is accounted for, and what is wrong with a model's files is said in one line.
+"""
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_model
+
+from . import sources
+from .architectures import DERIVED
+from .errors import MechheadsError, suggest
+from .prompts import Lexicon
+
+# Architectures whose conversion the tests compare with transformers, logit by logit.
+SUPPORTED = (
+    "GPT2LMHeadModel",
+    "GPTNeoForCausalLM",
+    "GPTNeoXForCausalLM",
+    "GPTJForCausalLM",
+    "OPTForCausalLM",
+    "BloomForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Phi3ForCausalLM",
+    "Olmo3ForCausalLM",
+    "OlmoeForCausalLM",
+    *DERIVED,
+)
+
+
+@dataclass(frozen=True)
+class Original:
+    """A model as transformers runs it: what is trained, and saved as a directory again."""
+
+    name: str
+    hf_model: Any
+    tokenizer: Any
+    prepend_bos: bool
+    n_layers: int
+    n_heads: int
+    n_ctx: int
+
+
+def save_original(hf_model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a transformers model and its tokenizer as a directory that `load` takes."""
+    with quiet_libraries():
+        hf_model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def save_gguf_as_directory(folder: Path, gguf: str) -> None:
+    """Write what a GGUF file holds beside it as config, tokenizer and safetensors in float32."""
+    with quiet_libraries():
+        hf_model, tokenizer = read_original(sources.Source(gguf, folder, gguf=gguf), torch.float32)
+        hf_model.config.__dict__.pop("quantization_config", None)
+        hf_model.config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        save_model(hf_model, str(folder / "model.safetensors"), metadata={"format": "pt"})
+
+
+def tokenizer_lexicon(tokenizer: Any, name: str) -> Lexicon:
+    """The same for a transformers tokenizer by itself."""
+    before = tuple(tokenizer.encode("The", add_special_tokens=False))
+
+    def split(text: str) -> tuple[int, ...]:
+        ids = tuple(tokenizer.encode(f"The{text}", add_special_tokens=False))
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+    return Lexicon(name, split)
+
+
+def read_original(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The transformers model and tokenizer, every weight accounted for."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    extra = {"gguf_file": source.gguf} if source.gguf else {}
+    folder = str(source.folder)
+    if not source.gguf:
+        refuse(sources.check(source)["architectures"][0], source)
+        try:
+            AutoConfig.from_pretrained(folder, local_files_only=True)
+        except Exception as error:
+            raise MechheadsError(
+                f"{source.folder / 'config.json'} cannot be used ({first_line(error)}). Copy it "
+                "again."
+            ) from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **extra)
+    except Exception as error:
+        if source.gguf:
+            raise _damaged(source, error) from None
+        raise MechheadsError(
+            f"{source.name} has no tokenizer that transformers can read ({first_line(error)}). "
+            "Put its tokenizer.json and tokenizer_config.json into the directory."
+        ) from None
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **extra,
+        )
+    except Exception as error:
+        raise _damaged(source, error) from None
+    hf_model, report = loaded
+    for key, found, wanted in sorted(report["mismatched_keys"]):
+        raise MechheadsError(
+            f"{source.name}: the weight {key} has shape {list(found)}, its config wants "
+            f"{list(wanted)}. Config and weights are not of the same model."
+        )
+    for key in sorted(report["missing_keys"]):
+        raise MechheadsError(
+            f"{source.name}: the weight {key} is missing, one of {len(report['missing_keys'])}. "
+            "Copy all of the model's files."
+        )
+    for key in sorted(report["unexpected_keys"]):
+        if re.search(r"\.\d+\..*weight$", key):
+            raise MechheadsError(
+                f"{source.name}: its config has no place for the weight {key}, one of "
+                f"{len(report['unexpected_keys'])}. Config and weights are not of the same model."
+            )
+    # GGUF files name no architecture in their config.
+    hf_model.config.architectures = [type(hf_model).__name__]
+    return hf_model.eval().requires_grad_(False), tokenizer
+
+
+def refuse(architecture: str, source: sources.Source) -> None:
+    """An error if TransformerLens cannot convert models of this architecture."""
+    if architecture not in SUPPORTED:
+        raise MechheadsError(
+            f"{source.name} is a {architecture}, which TransformerLens cannot convert."
+            f"{suggest(architecture, SUPPORTED)} It can: {', '.join(SUPPORTED)}."
+        )
+
+
+def complete_tokenizer(tokenizer: Any) -> None:
+    """Give the tokenizer the special tokens that it lacks."""
+    if tokenizer.eos_token is None:
+        tokenizer.eos_token = "<|endoftext|>"
+    for kind in ("pad_token", "bos_token"):
+        if getattr(tokenizer, kind) is None:
+            setattr(tokenizer, kind, tokenizer.eos_token)
+
+
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Keeps the libraries' warnings and progress bars off stderr for a while."""
+    from transformers.utils import logging as hf_logging
+
+    bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
+    root = logging.getLogger()
+    root_level = root.level
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        hf_logging.disable_progress_bar()
+        hf_logging.set_verbosity(logging.CRITICAL)
+        root.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            root.setLevel(root_level)
+            hf_logging.set_verbosity(level)
+            if bars:
+                hf_logging.enable_progress_bar()
+
+
+def _damaged(source: sources.Source, error: Exception) -> MechheadsError:
+    what = f"{source.name} cannot be read: {first_line(error)}."
+    return MechheadsError(f"{what} Check the file, or copy or download it again.")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error, for use inside a one-line message."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return (text or type(error).__name__).rstrip(".")[:200]
