@@ -75,33 +75,21 @@ def patch(
     """
     wanted = metrics.find(metric or prompts.metric)
     check(direction, replacement)
-    engine, budget = engine_for(model), budget or budget_for(model)
     columns = _columns(model, replacement)
     cells = _chosen(heads, model.cfg.n_layers, columns)
-    values = torch.zeros(len(prompts), model.cfg.n_layers, columns)
-    untouched = torch.zeros(2, len(prompts))
-    with bar(len(cells), "Heads", quiet) as progress:
-        for sides in both_sides(model, engine, prompts, direction, replacement, budget):
-            pairs = sides.batch.pairs
-            clean, corrupt = untouched_ends(model, engine, sides, wanted)
-            untouched[0, pairs], untouched[1, pairs] = clean, corrupt
-            for some in _passes(cells, sides.base, budget):
-                keep = _keep(model, some, columns)
-                end = engine.resume(sides.base, Replace(keep, sides.source))
-                after = measure(model, end, sides.batch, wanted)
-                lost = clean - after if direction == "noising" else after - corrupt
-                for (layer, column), value in zip(some, lost, strict=True):
-                    values[pairs, layer, column] = value
-                progress.update(len(some) * len(pairs) / len(prompts))
+    settings = {"direction": direction, "replacement": replacement}
+    values, clean, corrupt = _sweep(
+        model, prompts, wanted, cells, columns, None, budget=budget, quiet=quiet, **settings
+    )
     return HeadEffects(
         prompts.task,
         model.cfg.model_name,
         "patch",
         wanted.name,
-        values,
-        untouched[0],
-        untouched[1],
-        {"direction": direction, "replacement": replacement},
+        values[..., 0],
+        clean,
+        corrupt,
+        settings,
         unit="head" if columns == model.cfg.n_heads else "kv_head",
     )
 
@@ -123,7 +111,6 @@ def patch_positions(
     """
     wanted = metrics.find(metric or prompts.metric)
     check(direction, replacement)
-    engine, budget = engine_for(model), budget or budget_for(model)
     columns = _columns(model, replacement)
     cells = _chosen(None, model.cfg.n_layers, columns)
     lengths = {batch.length for batch in batches(model, prompts)}
@@ -133,32 +120,53 @@ def patch_positions(
             "positions nothing in common. Use prompts of one template."
         )
     (n,) = lengths
-    values = torch.zeros(len(prompts), model.cfg.n_layers, columns, n)
+    settings = {"direction": direction, "replacement": replacement}
+    values, clean, corrupt = _sweep(
+        model, prompts, wanted, cells, columns, n, budget=budget, quiet=quiet, **settings
+    )
+    return PositionEffects(
+        prompts.task, model.cfg.model_name, wanted.name, values, clean, corrupt, settings
+    )
+
+
+def _sweep(
+    model: Model,
+    prompts: Prompts,
+    metric: Metric,
+    cells: Sequence[tuple[int, int]],
+    columns: int,
+    positions: int | None,
+    *,
+    direction: str,
+    replacement: str,
+    budget: int | None,
+    quiet: bool,
+) -> tuple[Float[Tensor, "prompt layer column pos"], Tensor, Tensor]:
+    """Every cell changed alone: at each of so many positions, or at all of them together.
+
+    Also the metric of the clean and of the corrupted run.
+    """
+    engine, budget = engine_for(model), budget or budget_for(model)
+    values = torch.zeros(len(prompts), model.cfg.n_layers, columns, positions or 1)
     untouched = torch.zeros(2, len(prompts))
-    with bar(len(cells) * n, "Heads x positions", quiet) as progress:
+    title = "Heads" if positions is None else "Heads x positions"
+    with bar(len(cells) * (positions or 1), title, quiet) as progress:
         for sides in both_sides(model, engine, prompts, direction, replacement, budget):
             pairs = sides.batch.pairs
-            clean, corrupt = untouched_ends(model, engine, sides, wanted)
+            clean, corrupt = untouched_ends(model, engine, sides, metric)
             untouched[0, pairs], untouched[1, pairs] = clean, corrupt
-            for position in range(sides.base.first, n):
-                base = replace(sides.base, first=position)
+            first = sides.base.first
+            for position in [None] if positions is None else range(first, positions):
+                base = sides.base if position is None else replace(sides.base, first=position)
                 for some in _passes(cells, base, budget):
-                    at = torch.full((len(some),), position)
+                    at = None if position is None else torch.full((len(some),), position)
                     edit = Replace(_keep(model, some, columns), sides.source, at)
-                    after = measure(model, engine.resume(base, edit), sides.batch, wanted)
+                    after = measure(model, engine.resume(base, edit), sides.batch, metric)
                     lost = clean - after if direction == "noising" else after - corrupt
                     for (layer, column), value in zip(some, lost, strict=True):
-                        values[pairs, layer, column, position] = value
+                        values[pairs, layer, column, position or 0] = value
                     progress.update(len(some) * len(pairs) / len(prompts))
-    return PositionEffects(
-        prompts.task,
-        model.cfg.model_name,
-        wanted.name,
-        values,
-        untouched[0],
-        untouched[1],
-        {"direction": direction, "replacement": replacement},
-    )
+    return values, untouched[0], untouched[1]
 
 
 def check(direction: str, replacement: str) -> None:
