@@ -1,12 +1,12 @@
 """Retrieval: a fact from the context (a cognitive function of arXiv:2512.10978).
 
 Question: Tom Brown, Anna Hill and Max Stone are here. What is the last name of Anna?
-Answer: Anna                        -> " Hill"; with Max for Anna, " Stone", which is wrong here
+Answer: Anna            -> " Hill"; the corrupted prompt has Anna Stone and Max Hill: " Stone"
 
 Also the name behind a title, and what has a color. A fact is two words that stand side by side:
 where words that all facts share stand between the two, small models take the last fact, whatever is
-asked. The corrupted prompt asks about another fact. A group is what is asked about together with
-the answer.
+asked. Two facts change their values in the corrupted prompt. A group is what is asked about
+together with the answer.
 """
 
 import random
@@ -33,14 +33,14 @@ def maker(lexicon: Lexicon, *, facts: int = 3, shots: int = 1) -> Maker:
     def items(rng: random.Random) -> tuple[Item, Item]:
         keys, values, form, frame, wording, stem = rng.choice(kinds)
         known = dict(zip(rng.sample(keys, facts), rng.sample(values, facts), strict=True))
-        *others, last = (form.format(key, value) for key, value in known.items())
-        context = frame.format(f"{', '.join(others)} and {last}")
-
-        def item(key: str) -> Item:
-            asked = f"{context} {wording.format(key.lower() if key in TITLES else key)}"
-            return Item(asked, known[key], f"{key} {known[key]}", stem.format(key))
-
         one, two = rng.sample(sorted(known), 2)
-        return item(one), item(two)
+
+        def item(known: dict[str, str]) -> Item:
+            *others, last = (form.format(key, value) for key, value in known.items())
+            context = frame.format(f"{', '.join(others)} and {last}")
+            asked = f"{context} {wording.format(one.lower() if one in TITLES else one)}"
+            return Item(asked, known[one], f"{one} {known[one]}", stem.format(one))
+
+        return item(known), item(known | {one: known[two], two: known[one]})
 
     return question_maker(lexicon, "", items, shots)

@@ -118,6 +118,21 @@ def test_undecided_prompts_are_answered_by_a_name_that_they_hold(tokenizer):
         assert prompt.count(answer) == 1
 
 
+def test_repeated_words_stand_anywhere_in_the_context_behind_their_first_token():
+    begins = set()
+    for part in echoes(range(10, 90), random.Random(0), 7, 40, context=64):
+        assert part.positions is not None
+        assert (part.positions[:, 0] == 0).all()
+        assert (part.positions[:, 1:].diff() == 1).all()
+        assert part.positions.max() < 64
+        begins |= set(part.positions[:, 1].tolist())
+    assert len(begins) > 10
+    plain = echoes(range(10, 90), random.Random(0), 7, 4)
+    for part in plain:
+        assert part.positions is not None
+        assert torch.equal(part.positions[0], torch.arange(part.tokens.shape[1]))
+
+
 def test_the_rate_warms_up_and_falls_in_steps():
     recipe = Recipe(steps=1000, warm_up=100)
     paces = [pace(recipe, step) for step in range(1000)]

@@ -88,18 +88,18 @@ def test_words_of_one_category_are_in_no_other():
     assert len(words) == len(set(words))
 
 
-def test_retrieval_answers_stand_in_the_context():
+def test_retrieval_answers_stand_behind_what_is_asked_about():
     for question, answer in made("retrieval"):
-        *context, asked = re.split(r"(?<=[.?]) ", question)
-        key = re.findall(r"(?:is the|is|does) (\w+)", asked)[-1]
-        (fact,) = [c for c in context if re.search(rf"\b{key}\b", c)]
-        assert fact.split()[-1].strip(".") == answer
+        context, asked = re.split(r"(?<=\.) ", question)
+        key = asked.rstrip("?").split()[-1]
+        (fact,) = re.findall(rf"\b{key} (\w+)", context, flags=re.I)
+        assert fact == answer
 
 
-def test_a_stem_begins_the_sentence_that_the_answer_ends():
+def test_a_stem_begins_what_the_answer_ends():
     for pair in tasks.make("retrieval", PLAIN, n=50, split="all").pairs:
-        stem = pair.clean.rpartition("\nAnswer: ")[2]
-        assert f"{stem}{pair.answers[0]}." in last_question(pair.clean)
+        stem = pair.clean.rpartition("\nAnswer: ")[2].removeprefix("The ")
+        assert f"{stem}{pair.answers[0]}" in last_question(pair.clean)
     for pair in tasks.make("inference", PLAIN, n=50, split="all").pairs:
         stem = pair.clean.rpartition("\nAnswer: ")[2].removesuffix(" is").removeprefix("The ")
         assert last_question(pair.clean).endswith(f"{stem}?")
