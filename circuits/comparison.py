@@ -1,21 +1,28 @@
 """Two models on the same tasks: how many heads, and how many attention edges, does each need?
 
 The multiplier is N_standard / N_sparse, N the fewest heads of the ranking that reach the threshold.
-Its interval comes from drawing the prompts again, the same draws for both models where they have
-the same prompts. Edges are those that the heads of that circuit use on a prompt: query and key with
-a weight above 0, so that a dense head uses all of its causal edges.
+Edges are those that the first N heads use on a prompt: a query and a key with a weight above 0, so
+that a dense head uses all of its causal edges. Intervals come from drawing the prompts again, the
+same draws for both models.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from mechheads.errors import MechheadsError
+from mechheads.statistics import ends, resample
+from mechheads.storage import load_result, save_result
 
+from .circuit import Circuit
 from .curve import Curve, needed
 from .discovery import Discovery
+from .search import check_search
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,29 +30,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """How much more the standard model needs, with its interval over prompts."""
+
+    standard: float
+    sparse: float
+    multiplier: float
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        """144x (97.5 to 180)."""
+        return f"{self.multiplier:.3g}x ({self.low:.3g} to {self.high:.3g})"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One model's curve, and the edges that its first k heads use on each prompt."""
+
+    curve: Curve
+    edges: Float[Tensor, "k prompt"]
+
+
+@dataclass(frozen=True)
 class TaskComparison:
     """One task on both models."""
 
     task: str
-    standard: Curve
-    sparse: Curve
-    n_standard: int
-    n_sparse: int
-    multiplier: float
-    low: float
-    high: float
-    edges_standard: float
-    edges_sparse: float
+    standard: Side
+    sparse: Side
+    heads: Ratio
+    edges: Ratio
     jaccard: float
     warning: str = ""
-
-    @property
-    def words(self) -> str:
-        """The numbers for a title."""
-        return (
-            f"{self.n_standard} and {self.n_sparse} heads: {self.multiplier:.2g}x "
-            f"({self.low:.2g} to {self.high:.2g})"
-        )
 
 
 @dataclass(frozen=True)
@@ -58,54 +76,58 @@ class Comparison:
     @property
     def same_size(self) -> bool:
         """Whether both models have as many heads, so that counts compare."""
-        return all(len(t.standard.ranking) == len(t.sparse.ranking) for t in self.tasks)
+        return all(t.standard.edges.shape[0] == t.sparse.edges.shape[0] for t in self.tasks)
+
+    @property
+    def models(self) -> tuple[str, str]:
+        """The names of both."""
+        return self.tasks[0].standard.curve.model, self.tasks[0].sparse.curve.model
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: task, n_standard, n_sparse, multiplier, ci_low, ci_high."""
-        import pandas as pd
-
-        names = ["task", "n_standard", "n_sparse", "multiplier", "ci_low", "ci_high"]
-        rows = [(t.task, t.n_standard, t.n_sparse, t.multiplier, t.low, t.high) for t in self.tasks]
-        return pd.DataFrame(rows, columns=pd.Index(names))
+        return _frame("n", [(t.task, t.heads) for t in self.tasks]).astype(
+            {"n_standard": int, "n_sparse": int}
+        )
 
     def edge_frame(self) -> "pd.DataFrame":
-        """A tidy frame of edges per prompt in the circuits: task, standard, sparse, multiplier."""
-        import pandas as pd
-
-        names = ["task", "edges_standard", "edges_sparse", "multiplier"]
-        rows = [
-            (t.task, t.edges_standard, t.edges_sparse, ratio(t.edges_standard, t.edges_sparse))
-            for t in self.tasks
-        ]
-        return pd.DataFrame(rows, columns=pd.Index(names))
+        """The same for edges per prompt: task, edges_standard, edges_sparse, multiplier, ..."""
+        return _frame("edges", [(t.task, t.edges) for t in self.tasks])
 
     def plot(self) -> "go.Figure":
-        """One panel per task."""
+        """One panel per task over the heads kept."""
         from .figures import draw_comparison
 
         return draw_comparison(self)
 
+    def plot_edges(self) -> "go.Figure":
+        """One panel per task over the edges that the kept heads use."""
+        from .figures import draw_comparison
+
+        return draw_comparison(self, edges=True)
+
+    def save(self, file: Path) -> Path:
+        """Write it whole, as safetensors."""
+        return save_result(self, file)
+
+    @classmethod
+    def load(cls, file: Path) -> "Comparison":
+        """Read what `save` wrote."""
+        return load_result(cls, file)
+
     @property
     def sentence(self) -> str:
         """The result in words, whichever way it goes."""
-        first = self.tasks[0]
-        fewer = [t.task for t in self.tasks if t.multiplier > 1]
-        more = [t.task for t in self.tasks if t.multiplier < 1]
-        parts = [
-            f"{first.sparse.model} needs fewer heads than {first.standard.model} on "
-            f"{', '.join(fewer)}"
-            if fewer
-            else f"{first.sparse.model} needs fewer heads than {first.standard.model} on no task"
-        ]
-        if more:
-            parts.append(f"more on {', '.join(more)}")
-        equal = [t.task for t in self.tasks if t.multiplier == 1]
-        if equal:
-            parts.append(f"as many on {', '.join(equal)}")
-        sure = [t.task for t in self.tasks if t.low > 1 or t.high < 1]
+        standard, sparse = self.models
+        fewer = [t.task for t in self.tasks if t.heads.multiplier > 1]
+        more = [t.task for t in self.tasks if t.heads.multiplier < 1]
+        equal = [t.task for t in self.tasks if t.heads.multiplier == 1]
+        sure = [t.task for t in self.tasks if t.heads.low > 1 or t.heads.high < 1]
+        parts = [f"{sparse} needs fewer heads than {standard} on {', '.join(fewer) or 'no task'}"]
+        parts += [f"more on {', '.join(more)}"] if more else []
+        parts += [f"as many on {', '.join(equal)}"] if equal else []
         return (
             f"To explain {self.threshold:.0%}, {'; '.join(parts)}. The 95 % interval leaves out 1 "
-            f"on {', '.join(sure) if sure else 'no task'}."
+            f"on {', '.join(sure) or 'no task'}."
         )
 
 
@@ -113,43 +135,64 @@ def compare(
     standard: Sequence[Discovery], sparse: Sequence[Discovery], threshold: float = 0.9
 ) -> Comparison:
     """Discoveries of the same tasks on two models, in the same order."""
-    rows = []
+    check_search("top", threshold)
     for one, two in zip(standard, sparse, strict=True):
-        if one.curve.task != two.curve.task:
-            raise MechheadsError(
-                f"One run is of task {one.curve.task}, the other of {two.curve.task}."
-            )
-        rows.append(_task(one, two, threshold))
-    return Comparison(tuple(rows), threshold)
-
-
-def ratio(standard: float | int, sparse: float | int) -> float:
-    """standard / sparse; not a number if nothing is left."""
-    return standard / sparse if sparse else float("nan")
+        for what, a, b in (
+            ("task", one.curve.task, two.curve.task),
+            ("metric", one.curve.metric, two.curve.metric),
+            ("replacement", *(run.curve.settings["replacement"] for run in (one, two))),
+        ):
+            if a != b:
+                raise MechheadsError(f"One run has {what} {a}, the other {b}: they do not compare.")
+    both = zip(standard, sparse, strict=True)
+    return Comparison(tuple(_task(one, two, threshold) for one, two in both), threshold)
 
 
 def _task(one: Discovery, two: Discovery, threshold: float) -> TaskComparison:
-    n_one, n_two = (found.curve.needed(threshold) for found in (one, two))
-    draws = [needed(found.curve.resampled(), threshold) for found in (one, two)]
-    found = draws[0] / draws[1].clamp(min=1)
-    low, high = torch.quantile(found, torch.tensor([0.025, 0.975])).tolist()
-    heads = [found.curve.ranking[:n] for found, n in ((one, n_one), (two, n_two))]
-    edges = [
-        sum(float(found.edges.used[:, layer, head].float().mean()) for layer, head in kept)
-        for found, kept in zip((one, two), heads, strict=True)
-    ]
-    either = set(heads[0]) | set(heads[1])
+    sides = [Side(found.curve, _edges(found)) for found in (one, two)]
+    counts = [side.curve.needed(threshold) for side in sides]
+    drawn = [needed(side.curve.resampled(), threshold) for side in sides]
+    edges = [float(side.edges[n].mean()) for side, n in zip(sides, counts, strict=True)]
+    drawn_edges = [_drawn_edges(side, n) for side, n in zip(sides, drawn, strict=True)]
+    circuits = [side.curve.circuit(n) for side, n in zip(sides, counts, strict=True)]
     return TaskComparison(
         one.curve.task,
-        one.curve,
-        two.curve,
-        n_one,
-        n_two,
-        ratio(n_one, n_two),
-        low,
-        high,
-        edges[0],
-        edges[1],
-        len(set(heads[0]) & set(heads[1])) / len(either) if either else 1.0,
-        " ".join(filter(None, (f.evaluation.warning for f in (one, two)))),
+        sides[0],
+        sides[1],
+        _ratio([float(n) for n in counts], drawn),
+        _ratio(edges, drawn_edges),
+        Circuit.jaccard(circuits[0], circuits[1]),
+        " ".join(filter(None, (found.evaluation.warning for found in (one, two)))),
+    )
+
+
+def _edges(found: Discovery) -> Float[Tensor, "k prompt"]:
+    """Edges that the first k heads of the ranking use on each prompt."""
+    used = [found.edges.used[:, layer, head] for layer, head in found.curve.ranking]
+    none = torch.zeros_like(used[0])
+    return torch.stack([none, *used]).cumsum(0).float()
+
+
+def _drawn_edges(side: Side, counts: Float[Tensor, " draw"]) -> Float[Tensor, " draw"]:
+    """Edges per prompt of the heads that each draw of prompts needs."""
+    n = side.edges.shape[1]
+    means = resample(n) @ side.edges.T / n
+    found = means.gather(1, counts.nan_to_num().long()[:, None])[:, 0]
+    return found.where(counts.isfinite(), torch.nan)
+
+
+def _ratio(values: Sequence[float], draws: Sequence[Float[Tensor, " draw"]]) -> Ratio:
+    found = draws[0] / draws[1].where(draws[1] > 0, torch.nan)
+    low, high = ends(found)
+    whole = values[0] / values[1] if values[1] else float("nan")
+    return Ratio(values[0], values[1], whole, float(low), float(high))
+
+
+def _frame(what: str, rows: Sequence[tuple[str, Ratio]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    names = ["task", f"{what}_standard", f"{what}_sparse", "multiplier", "ci_low", "ci_high"]
+    return pd.DataFrame(
+        [(task, r.standard, r.sparse, r.multiplier, r.low, r.high) for task, r in rows],
+        columns=pd.Index(names),
     )

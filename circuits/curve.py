@@ -24,7 +24,7 @@ from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks, nested
 from mechheads.models import Model
 from mechheads.prompts import Prompts
-from mechheads.statistics import resample
+from mechheads.statistics import ends, resample
 from mechheads.storage import load_result, save_result
 
 from .circuit import Circuit, Head
@@ -67,17 +67,19 @@ class Curve:
 
     def interval(self, level: float = 0.95) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
         """Bootstrap interval of f(k) over prompts."""
-        return _ends(self.resampled(), level)
+        return ends(self.resampled(), level)
 
     def random_band(self, level: float = 0.95) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, low and high of f(k) over the random rankings, straight between the points."""
-        low, high = _ends(self.random_explained, level)
+        low, high = ends(self.random_curves, level)
+        return self.random_curves.mean(0), low, high
+
+    @property
+    def random_curves(self) -> Float[Tensor, "draw k"]:
+        """f(k) of the random rankings at every k, straight between the points."""
         every = np.arange(len(self.ranking) + 1)
-        mean, low, high = (
-            torch.from_numpy(np.interp(every, self.random_at, values.numpy())).float()
-            for values in (self.random_explained.mean(0), low, high)
-        )
-        return mean, low, high
+        rows = [np.interp(every, self.random_at, row.numpy()) for row in self.random_explained]
+        return torch.from_numpy(np.stack(rows)).float()
 
     def needed(self, threshold: float = 0.9, *, stays: bool = False) -> int:
         """The smallest k at which f reaches the threshold, or from which it stays there."""
@@ -93,8 +95,7 @@ class Curve:
         self, threshold: float = 0.9, *, stays: bool = False, level: float = 0.95
     ) -> tuple[float, float]:
         """Bootstrap interval of `needed`, over prompts."""
-        found = needed(self.resampled(), threshold, stays=stays)
-        low, high = torch.quantile(found, torch.tensor([(1 - level) / 2, (1 + level) / 2]))
+        low, high = ends(needed(self.resampled(), threshold, stays=stays), level)
         return float(low), float(high)
 
     @property
@@ -110,14 +111,12 @@ class Curve:
     @property
     def random_cpr(self) -> float:
         """CPR of random rankings, on average."""
-        return mib_area(self.random_band()[0])
+        return mib_area(self.random_curves.mean(0))
 
     @property
     def random_cmd(self) -> float:
         """CMD of random rankings, on average over them."""
-        every = np.arange(len(self.ranking) + 1)
-        curves = [np.interp(every, self.random_at, row.numpy()) for row in self.random_explained]
-        return float(np.mean([mib_area(torch.from_numpy(abs(1 - f)).float()) for f in curves]))
+        return float(np.mean([mib_area((1 - curve).abs()) for curve in self.random_curves]))
 
     def plot(self, threshold: float = 0.9) -> "go.Figure":
         """f(k) with its interval, and the band of random rankings."""
@@ -180,12 +179,12 @@ def trace(
         raise MechheadsError(
             f"A ranking for {model.cfg.model_name} has each of its {len(every)} heads once."
         )
-    if draws < 1:
-        raise MechheadsError(f"Random rankings: 1 or more, got {draws}.")
+    check_draws(draws)
     if points < 2:
         raise MechheadsError(f"Points of a random ranking: 2 or more, got {points}.")
     rng = random.Random(seed)
-    at = sorted({round(i * len(every) / (points - 1)) for i in range(points)})
+    even = {round(i * len(every) / (points - 1)) for i in range(points)}
+    at = sorted(even | {int(share * len(every)) for share in SHARES})
     orders = [rng.sample(every, len(every)) for _ in range(draws)]
     keep = [nested(ranking, layers, heads), *(nested(o, layers, heads)[at] for o in orders)]
     values = measure_masks(
@@ -195,7 +194,7 @@ def trace(
     if not bool(explained(own.mean(1)).isfinite().all()):
         raise MechheadsError(
             f"{model.cfg.model_name} scores the same on {prompts.task} with all heads and with "
-            "none, so there is nothing to explain."
+            "none, so there is nothing to explain. Use another task, metric or replacement."
         )
     return Curve(
         prompts.task,
@@ -209,6 +208,12 @@ def trace(
     )
 
 
+def check_draws(draws: int) -> None:
+    """A single random ranking says nothing of the others."""
+    if draws < 2:
+        raise MechheadsError(f"--draws takes 2 or more random rankings, got {draws}.")
+
+
 def explained(means: Float[Tensor, "*draw k"]) -> Float[Tensor, "*draw k"]:
     """f(k) from the mean metric at every k."""
     none, whole = means[..., :1], means[..., -1:]
@@ -218,17 +223,16 @@ def explained(means: Float[Tensor, "*draw k"]) -> Float[Tensor, "*draw k"]:
 def needed(
     curves: Float[Tensor, "draw k"], threshold: float, *, stays: bool = False
 ) -> Float[Tensor, " draw"]:
-    """For each curve the smallest k that reaches the threshold, or from which it stays there."""
+    """For each curve the smallest k that reaches the threshold, or from which it stays there.
+
+    The last k where no k does; not a number where the curve has none.
+    """
     above = curves >= threshold - 1e-6
+    above[:, -1] = True
     if stays:
         above = above.flip(1).cummin(1).values.flip(1)
-    return above.float().argmax(1).float()
-
-
-def _ends(draws: Float[Tensor, "draw k"], level: float) -> tuple[Tensor, Tensor]:
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2])
-    low, high = torch.quantile(draws, ends, dim=0)
-    return low, high
+    found = above.float().argmax(1).float()
+    return found.where(curves.isfinite().all(1), torch.nan)
 
 
 def mib_area(values: Float[Tensor, " k"]) -> float:

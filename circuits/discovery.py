@@ -2,8 +2,8 @@
 
 1. Half of the prompts rank the heads, by any scoring method.
 2. The other half judge: the curve f(k) of the ranking beside random rankings.
-3. The circuit is the smallest first part of the ranking that reaches the threshold, or `k` heads,
-   or a smaller set found by a search on the ranking prompts.
+3. The circuit is the smallest first part of the ranking that reaches the threshold on that curve,
+   or `k` heads, or a smaller set found by a search on the ranking prompts.
 4. It is judged (what is left without it, what each head is worth) and described: kinds of heads,
    the attention of the strongest on a prompt, the strongest paths between its heads.
 """
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -26,14 +25,14 @@ from mechheads.kinds import HeadTypes, head_types
 from mechheads.methods import find, score_heads
 from mechheads.models import Model
 from mechheads.paths import EdgeEffects, edge_attribution
-from mechheads.patterns import attend
-from mechheads.prompts import Prompts
+from mechheads.patterns import attend_heads
+from mechheads.prompts import Prompts, check_prompts
 from mechheads.storage import load_result, save_result
 
 from .circuit import Circuit, Head
 from .curve import Curve, needed, trace
 from .judgement import Judgement, judge
-from .published import PUBLISHED
+from .published import published_for
 from .search import check_search, search
 from .stability import resampled_overlap
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 ARRAYS = "arrays.safetensors"
+SHOWN = 64  # tokens of the sample prompt
 # What heads outside of a circuit can be replaced by.
 WHOLE = ("corrupt", "zero", "mean", "position_mean")
 
@@ -83,9 +83,7 @@ class Discovery:
     def circuit(self) -> Circuit:
         """The heads that were kept, with their published roles where the model has any."""
         task, model = self.curve.task, self.curve.model
-        known = [c for c in PUBLISHED.values() if c.task == task and c.model == model]
-        roles = {head: role for c in reversed(known) for head, role in c.roles.items()}
-        heads = self.judgement.heads
+        roles, heads = self.roles, self.judgement.heads
         return Circuit(
             f"{task} {self.search} {len(heads)}",
             heads,
@@ -95,6 +93,12 @@ class Discovery:
         )
 
     @property
+    def roles(self) -> dict[Head, str]:
+        """Published roles of the model's heads in this task, where there are any."""
+        known = published_for(self.curve.task, self.curve.model)
+        return {head: role for c in reversed(known) for head, role in c.roles.items()}
+
+    @property
     def needed(self) -> int:
         """The fewest heads of the ranking that reach the threshold."""
         return self.curve.needed(self.threshold)
@@ -102,9 +106,7 @@ class Discovery:
     @property
     def random_needed(self) -> float:
         """The same for a random ranking, on average."""
-        at = torch.tensor(self.curve.random_at).float()
-        found = needed(self.curve.random_explained, self.threshold).long()
-        return float(at[found].mean())
+        return float(needed(self.curve.random_curves, self.threshold).mean())
 
     @property
     def headline(self) -> dict[str, Any]:
@@ -128,8 +130,11 @@ class Discovery:
             "cpr_random": self.curve.random_cpr,
             "cmd_random": self.curve.random_cmd,
             "overlap": self.overlap,
-            "metric_clean": float(clean[self.effects.metric].mean()),
-            "metric_corrupt": float(self.evaluation.corrupt[self.effects.metric].mean()),
+            "metric": self.curve.metric,
+            "metric_clean": float(clean[self.curve.metric].mean()),
+            "metric_corrupt": float(self.evaluation.corrupt[self.curve.metric].mean()),
+            "ranking_prompts": len(self.effects.values),
+            "judging_prompts": self.curve.values.shape[1],
             "accuracy": float(clean["accuracy"].mean()),
             "warning": self.evaluation.warning,
         }
@@ -147,7 +152,7 @@ class Discovery:
         )
         return (
             f"{self.needed} of {total} heads ({self.needed / total:.0%}) explain "
-            f"{self.threshold:.0%} of the {metrics.METRICS[self.effects.metric].label} of "
+            f"{self.threshold:.0%} of the {metrics.METRICS[self.curve.metric].label} of "
             f"{self.curve.model} on {self.curve.task} (95 % of prompt samples: "
             f"{found['needed_low']:.0f} to {found['needed_high']:.0f}); random heads need "
             f"{self.random_needed:.0f} on average.{chosen} The strongest is L{layer}H{head}; with "
@@ -203,6 +208,8 @@ def discover(
     every = model.cfg.n_layers * model.cfg.n_heads
     if k is not None and not 1 <= k <= every:
         raise MechheadsError(f"--k takes 1 to {every} heads of {model.cfg.model_name}, got {k}.")
+    if k is not None and how != "top":
+        raise MechheadsError(f"--search {how} finds its own number of heads. Leave --k out.")
     shared: dict[str, Any] = {"budget": budget, "quiet": quiet}
     evaluation = evaluate(model, judging, metric, quiet=quiet)
     scoring = _options(method, direction, replacement, shared) | dict(options or {})
@@ -231,7 +238,7 @@ def discover(
         threshold,
         overlap,
         {"parallel_attn_mlp": model.cfg.parallel_attn_mlp, "d_model": model.cfg.d_model},
-        "top" if k is not None else how,
+        how,
         signed,
     )
 
@@ -239,10 +246,7 @@ def discover(
 def check_sizes(n: int, test: int) -> None:
     """An error if there are too few prompts to say how sure a number is."""
     for flag, size in (("--n", n), ("--test", test)):
-        if size < 4:
-            raise MechheadsError(
-                f"{flag} takes 4 or more prompts, got {size}: fewer say nothing of their spread."
-            )
+        check_prompts(flag, size)
 
 
 def _options(
@@ -267,7 +271,7 @@ def _paths(
 
 
 def _sample(model: Model, prompts: Prompts, heads: list[Head]) -> Sample:
+    """On the shortest prompt; of a long one its end is kept."""
     text = min((pair.clean for pair in prompts.pairs), key=len)
-    found = attend(model, text)
-    weights = torch.stack([found.weights[layer, head] for layer, head in heads])
-    return Sample(text, tuple(found.tokens), tuple(heads), weights)
+    tokens, weights = attend_heads(model, text, heads)
+    return Sample(text, tuple(tokens[-SHOWN:]), tuple(heads), weights[:, -SHOWN:, -SHOWN:].clone())

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mechheads.figures import COLORS, FONT
+from mechheads.figures import COLORS, FONT, escaped
+from mechheads.heads import name_of
 from mechheads.patterns import draw_weights
 
 from .circuit import Head
@@ -34,7 +35,7 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
         hovertemplate="random, k = %{x}: %{y:.1%}<extra></extra>",
     )
     _band(figure, frame["k"], frame["ci_low"], frame["ci_high"], OURS)
-    added = ["none", *(f"L{layer}H{head}" for layer, head in curve.ranking)]
+    added = ["none", *(name_of(*head) for head in curve.ranking)]
     figure.add_scatter(
         x=frame["k"],
         y=frame["explained"],
@@ -70,13 +71,24 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
     return figure
 
 
-def draw_comparison(comparison: "Comparison") -> "go.Figure":
-    """One panel per task: both curves with bands, and the threshold that joins them."""
+def draw_comparison(comparison: "Comparison", *, edges: bool = False) -> "go.Figure":
+    """One panel per task: both curves with bands, and the threshold that joins them.
+
+    Over the heads kept, or over the attention edges that these heads use on a prompt.
+    """
     from plotly.subplots import make_subplots
 
     tasks, columns = comparison.tasks, min(3, len(comparison.tasks))
     rows = -(-len(tasks) // columns)
-    titles = [f"<b>{t.task}</b><br>{t.words}" for t in tasks]
+    ratios = [task.edges if edges else task.heads for task in tasks]
+    unit = "edges" if edges else "heads"
+    titles = [
+        f"<b>{escaped(task.task)}</b><br>{r.standard:,.3g} and {r.sparse:,.3g} {unit}: {r.words}"
+        if r.standard < 1000
+        else f"<b>{escaped(task.task)}</b><br>{r.standard:,.0f} and {r.sparse:,.0f} {unit}: "
+        f"{r.words}"
+        for task, r in zip(tasks, ratios, strict=True)
+    ]
     figure = make_subplots(
         rows,
         columns,
@@ -85,29 +97,39 @@ def draw_comparison(comparison: "Comparison") -> "go.Figure":
         horizontal_spacing=0.05,
         vertical_spacing=0.34 / rows,
     )
-    for i, task in enumerate(tasks):
+    share = not edges and not comparison.same_size
+    for i, (task, ratio) in enumerate(zip(tasks, ratios, strict=True)):
         place: Any = {"row": i // columns + 1, "col": i % columns + 1}
-        sides = ((task.standard, OURS, "solid"), (task.sparse, OTHERS, "dashdot"))
-        for curve, color, dash in sides:
-            frame = curve.frame()
-            share = frame["k"] if comparison.same_size else 100 * frame["k"] / frame["k"].max()
-            _band(figure, share, frame["ci_low"], frame["ci_high"], color, **place)
+        sides = (
+            (task.standard, "standard", OURS, "solid"),
+            (task.sparse, "sparse", OTHERS, "dashdot"),
+        )
+        for side, role, color, dash in sides:
+            frame = side.curve.frame()
+            x = side.edges.mean(1).numpy() if edges else frame["k"].to_numpy()
+            x = 100 * x / x.max() if share else x
+            name = f"{role}: {escaped(side.curve.model)}"
+            # Nothing kept uses no edges, which a logarithm has no place for.
+            kept = frame[x > 0] if edges else frame
+            x = x[x > 0] if edges else x
+            _band(figure, x, kept["ci_low"], kept["ci_high"], color, **place)
             figure.add_scatter(
-                x=share,
-                y=frame["explained"],
-                name=curve.model,
-                legendgroup=curve.model + color,
+                x=x,
+                y=kept["explained"],
+                name=name,
+                legendgroup=role,
                 showlegend=i == 0,
                 line={"color": color, "dash": dash, "width": 2.5},
-                hovertemplate=f"{curve.model}, " + "%{x:.3g}: %{y:.1%}<extra></extra>",
+                hovertemplate=f"{name}, " + "%{x:.4g}: %{y:.1%}<extra></extra>",
                 **place,
             )
-        ends = [
-            n if comparison.same_size else 100 * n / len(curve.ranking)
-            for n, curve in ((task.n_standard, task.standard), (task.n_sparse, task.sparse))
+        sizes = (len(task.standard.curve.ranking), len(task.sparse.curve.ranking))
+        points = [
+            100 * n / size if share else n
+            for n, size in zip((ratio.standard, ratio.sparse), sizes, strict=True)
         ]
         figure.add_scatter(
-            x=sorted(ends),
+            x=sorted(points),
             y=[comparison.threshold] * 2,
             name=f"{comparison.threshold:.0%} explained",
             legendgroup="threshold",
@@ -118,8 +140,9 @@ def draw_comparison(comparison: "Comparison") -> "go.Figure":
             hoverinfo="skip",
             **place,
         )
-        unit = "heads kept" if comparison.same_size else "% of heads kept"
-        figure.update_xaxes(title_text=unit, rangemode="tozero", **place)
+        words = "edges used per prompt" if edges else "% of heads kept" if share else "heads kept"
+        axis: Any = {"type": "log", "dtick": 1} if edges else {"rangemode": "tozero"}
+        figure.update_xaxes(title_text=words, **axis, **place)
     figure.update_yaxes(tickformat=".0%", showticklabels=True)
     figure.update_yaxes(title_text="explained effect", col=1)
     figure.update_annotations(font_size=12)
@@ -133,26 +156,30 @@ def draw_comparison(comparison: "Comparison") -> "go.Figure":
     return figure
 
 
-def draw_paths(paths: "pd.DataFrame", heads: Sequence[Head], layers: int) -> "go.Figure":
+def draw_paths(paths: "pd.DataFrame", heads: Sequence[Head]) -> "go.Figure":
     """Heads of the circuit by layer, from the bottom up, and the paths between them as arrows.
 
-    `paths` has from_layer, from_head, to_layer, to_head, input and effect.
+    `paths` has from_layer, from_head, to_layer, to_head, input and effect, the strongest first; the
+    inputs of one pair of heads share an arrow, as strong as the strongest of them.
     """
     import plotly.graph_objects as go
 
     spots = _spots(heads)
+    arrows: dict[tuple[Head, Head], list[tuple[str, float]]] = {}
     rows: list[dict[str, Any]] = paths.to_dict("records")
-    largest = max((abs(row["effect"]) for row in rows), default=1.0)
-    figure = go.Figure()
     for row in rows:
-        start = spots[(row["from_layer"], row["from_head"])]
-        end = spots[(row["to_layer"], row["to_head"])]
-        helps, strength = row["effect"] > 0, abs(row["effect"]) / largest
+        pair = (row["from_layer"], row["from_head"]), (row["to_layer"], row["to_head"])
+        arrows.setdefault(pair, []).append((row["input"], row["effect"]))
+    largest = max((abs(row["effect"]) for row in rows), default=0.0) or 1.0
+    figure = go.Figure()
+    for (sender, receiver), inputs in arrows.items():
+        strongest = inputs[0][1]
+        strength = abs(strongest) / largest
         figure.add_annotation(
-            x=end[0],
-            y=end[1],
-            ax=start[0],
-            ay=start[1],
+            x=spots[receiver][0],
+            y=spots[receiver][1],
+            ax=spots[sender][0],
+            ay=spots[sender][1],
             xref="x",
             yref="y",
             axref="x",
@@ -161,24 +188,21 @@ def draw_paths(paths: "pd.DataFrame", heads: Sequence[Head], layers: int) -> "go
             showarrow=True,
             arrowhead=2,
             arrowwidth=0.8 + 3.2 * strength,
-            arrowcolor=COLORS[1] if helps else COLORS[0],
+            arrowcolor=COLORS[1] if strongest > 0 else COLORS[0],
             opacity=0.35 + 0.6 * strength,
             standoff=16,
             startstandoff=16,
         )
-    middles = [
-        (spots[(r["from_layer"], r["from_head"])], spots[(r["to_layer"], r["to_head"])], r)
-        for r in rows
-    ]
     figure.add_scatter(
-        x=[(a[0] + b[0]) / 2 for a, b, _ in middles],
-        y=[(a[1] + b[1]) / 2 for a, b, _ in middles],
+        x=[(spots[a][0] + spots[b][0]) / 2 for a, b in arrows],
+        y=[(spots[a][1] + spots[b][1]) / 2 for a, b in arrows],
         mode="markers",
         marker={"size": 12, "color": "rgba(0,0,0,0)"},
         text=[
-            f"L{r['from_layer']}H{r['from_head']} to L{r['to_layer']}H{r['to_head']}."
-            f"{r['input']}: {r['effect']:.4f}"
-            for _, _, r in middles
+            "<br>".join(
+                f"{name_of(*a)} to {name_of(*b)}.{part}: {effect:.4f}" for part, effect in inputs
+            )
+            for (a, b), inputs in arrows.items()
         ],
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
@@ -186,7 +210,7 @@ def draw_paths(paths: "pd.DataFrame", heads: Sequence[Head], layers: int) -> "go
     figure.add_scatter(
         x=[spots[head][0] for head in heads],
         y=[spots[head][1] for head in heads],
-        text=[f"L{layer}H{head}" for layer, head in heads],
+        text=[name_of(*head) for head in heads],
         mode="markers+text",
         marker={"size": 34, "color": "#ffffff", "line": {"color": "#1a1a1a", "width": 1.5}},
         textfont={"size": 10},
@@ -214,7 +238,7 @@ def draw_paths(paths: "pd.DataFrame", heads: Sequence[Head], layers: int) -> "go
 
 def draw_sample(sample: "Sample") -> "go.Figure":
     """The attention of the strongest heads on one prompt, with its tokens."""
-    names = [f"L{layer}H{head}" for layer, head in sample.heads]
+    names = [name_of(*head) for head in sample.heads]
     return draw_weights(names, sample.tokens, sample.weights)
 
 

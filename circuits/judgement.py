@@ -15,7 +15,7 @@ from torch import Tensor
 from mechheads.masks import keep_only, measure_masks
 from mechheads.models import Model
 from mechheads.prompts import Prompts
-from mechheads.statistics import resample
+from mechheads.statistics import ends, resample
 
 from .circuit import Circuit, Head
 
@@ -54,9 +54,7 @@ class Judgement:
         """Bootstrap interval of `worth`, over prompts."""
         n = self.values.shape[1]
         found = _explained(resample(n) @ self.values.T / n)
-        ends = torch.tensor([(1 - level) / 2, (1 + level) / 2])
-        low, high = torch.quantile(found[:, 2:3] - found[:, 4:], ends, dim=0)
-        return low, high
+        return ends(found[:, 2:3] - found[:, 4:], level)
 
     @property
     def idle(self) -> list[Head]:
@@ -86,7 +84,7 @@ def judge(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Judgement:
-    """All these sets of heads in a few passes, on prompts that did not find the circuit."""
+    """All these sets of heads in a few passes; use prompts that did not rank the heads."""
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     inside = set(circuit.heads)

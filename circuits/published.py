@@ -67,6 +67,11 @@ DOCSTRING = _circuit(
 PUBLISHED = {c.name: c for c in (IOI, GREATER_THAN, GREATER_THAN_ACDC, DOCSTRING)}
 
 
+def published_for(task: str, model: str) -> list[Circuit]:
+    """The circuits of a task on a model."""
+    return [c for c in PUBLISHED.values() if c.task == task and c.model == model]
+
+
 def published(name: str) -> Circuit:
     """The circuit of that name; an error suggests."""
     if name not in PUBLISHED:

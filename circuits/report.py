@@ -14,7 +14,7 @@ from .circuit import auroc
 from .comparison import Comparison
 from .discovery import Discovery
 from .figures import draw_paths, draw_sample
-from .published import PUBLISHED
+from .published import published_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,8 +42,7 @@ def write_comparison(folder: Path, found: Comparison, record: Record) -> None:
     """comparison.csv, edges.csv and both reports."""
     write_table(folder, "comparison.csv", found.frame())
     write_table(folder, "edges.csv", found.edge_frame())
-    first = found.tasks[0]
-    title = f"{first.standard.model} and {first.sparse.model}: how many heads does each need?"
+    title = f"{found.models[0]} and {found.models[1]}: how many heads does each need?"
     warning = " ".join(t.warning for t in found.tasks if t.warning)
     _write_reports(folder, title, _comparison_sections(found), record, found.sentence, warning)
 
@@ -77,11 +76,11 @@ def circuit_paths(found: Discovery, k: int) -> "pd.DataFrame":
 
 
 def _discovery_sections(found: Discovery) -> list[Section]:
-    metric = METRICS[found.effects.metric].label
+    metric, scored = (METRICS[m].label for m in (found.curve.metric, found.effects.metric))
     sections = [
         Section(
             "Effect of every head",
-            f"How far the {metric} moves when the head alone is changed ({found.effects.method}), "
+            f"How far the {scored} moves when the head alone is changed ({found.effects.method}), "
             f"mean over {len(found.effects.values)} prompts. Red heads help, blue ones hinder. "
             "Point at a cell for its interval and p-value, which is corrected for the number of "
             "heads.",
@@ -116,7 +115,7 @@ def _discovery_sections(found: Discovery) -> list[Section]:
                 f"The {len(paths)} strongest of all paths from a head to the query, key or value "
                 "of a later one, estimated (edge attribution). Point at the middle of an arrow "
                 "for its effect.",
-                draw_paths(paths, found.judgement.heads, found.effects.scores.shape[0]),
+                draw_paths(paths, found.judgement.heads),
             )
         )
     examples = [
@@ -127,11 +126,14 @@ def _discovery_sections(found: Discovery) -> list[Section]:
 
 
 def _comparison_sections(found: Comparison) -> list[Section]:
-    edges = found.edge_frame().merge(found.frame()[["task"]], on="task")
+    stays = [
+        [side.curve.needed(found.threshold, stays=True) for side in (t.standard, t.sparse)]
+        for t in found.tasks
+    ]
     heads = found.frame().assign(
         overlap=[round(t.jaccard, 3) for t in found.tasks],
-        stays_standard=[t.standard.needed(found.threshold, stays=True) for t in found.tasks],
-        stays_sparse=[t.sparse.needed(found.threshold, stays=True) for t in found.tasks],
+        stays_standard=[standard for standard, _ in stays],
+        stays_sparse=[sparse for _, sparse in stays],
     )
     return [
         Section(
@@ -152,7 +154,8 @@ def _comparison_sections(found: Comparison) -> list[Section]:
             "Attention edges",
             "Edges per prompt that the heads of these circuits use: a query and a key with a "
             "weight above 0. A dense head uses all of its causal edges, needed or not.",
-            frame=edges,
+            found.plot_edges(),
+            frame=found.edge_frame(),
         ),
     ]
 
@@ -178,7 +181,7 @@ def _write_reports(
 def _strongest(found: Discovery) -> "pd.DataFrame":
     heads = found.effects.ranking(signed=found.signed)
     frame = found.effects.top(max(10, min(25, len(found.judgement.heads))), signed=found.signed)
-    roles = found.circuit.roles
+    roles = found.roles
     worth = dict(zip(found.judgement.heads, found.judgement.worth.tolist(), strict=True))
     rows = heads[: len(frame)]
     frame["in circuit"] = ["yes" if head in worth else "" for head in rows]
@@ -196,7 +199,7 @@ def _quality(found: Discovery) -> Mapping[str, str]:
     idle = headline["idle_heads"]
     return {
         "Heads in the circuit": f"{len(found.judgement.heads)} ({found.search})",
-        "Explained by it": f"{found.judgement.faithfulness:.1%}",
+        "Explained by it, on the prompts of the curve": f"{found.judgement.faithfulness:.1%}",
         "Left without it (completeness)": f"{found.judgement.left:.1%}",
         "Heads not shown to earn their place (minimality)": ", ".join(idle) or "none",
         f"Heads until {found.threshold:.0%}": f"{found.needed}, to stay there "
@@ -213,7 +216,7 @@ def _against_published(found: Discovery) -> "pd.DataFrame | None":
     import pandas as pd
 
     task, model = found.curve.task, found.curve.model
-    known = [c for c in PUBLISHED.values() if c.task == task and c.model == model]
+    known = published_for(task, model)
     if not known:
         return None
     ranking = found.effects.ranking(signed=found.signed)

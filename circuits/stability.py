@@ -9,14 +9,14 @@ from torch import Tensor
 from mechheads.effects import HeadEffects
 from mechheads.statistics import resample
 
-from .circuit import Head
+from .circuit import Circuit, Head
 
 
 def overlap(rankings: Sequence[Sequence[Head]], k: int) -> float:
     """Mean Jaccard index of the first k heads over all pairs of rankings; 1 if there is one."""
-    sets = [set(ranking[:k]) for ranking in rankings]
-    pairs = [(a, b) for i, a in enumerate(sets) for b in sets[i + 1 :]]
-    return sum(len(a & b) / max(1, len(a | b)) for a, b in pairs) / len(pairs) if pairs else 1.0
+    circuits = [Circuit("", tuple(ranking[:k])) for ranking in rankings]
+    found = [a.jaccard(b) for i, a in enumerate(circuits) for b in circuits[i + 1 :]]
+    return sum(found) / len(found) if found else 1.0
 
 
 def resampled_overlap(
@@ -29,7 +29,7 @@ def resampled_overlap(
     n = len(effects.values)
     means = (resample(n, times=times) @ effects.values.flatten(1)) / n
     sizes = means if signed else means.abs()
-    top = sizes.topk(k, dim=1).indices
+    top = sizes.sort(dim=1, descending=True, stable=True).indices[:, :k]
     members = torch.zeros_like(means).scatter_(1, top, 1.0)
     own = torch.zeros(means.shape[1])
     heads = effects.values.shape[2]

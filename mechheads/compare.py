@@ -1,12 +1,14 @@
 """Verb `compare`: how many heads two models need for the same tasks."""
 
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import runs, sources
 from .cli import run
-from .discover import check, look, make_prompts
+from .discover import check, make_prompts
 from .errors import MechheadsError
 from .progress import say
 from .prompts import read_list
@@ -60,61 +62,81 @@ def compare(
         quiet: no notices and no progress bar
     """
     settings = runs.settings_of(locals())
-    names, saved = read_list(tasks, str, "--tasks"), runs.is_run(standard)
-    if saved != runs.is_run(sparse):
-        raise MechheadsError("Give two models or two run folders, not one of each.")
-    places = [] if saved else [sources.find(name, quiet=quiet) for name in (standard, sparse)]
-    for name in [] if saved else names:
-        check(name, method, n, test, split, {})
-    for name in (standard, sparse) if saved else ():
-        runs.read_run(Path(name).expanduser(), "discover")
+    names, pair = read_list(tasks, str, "--tasks"), (standard, sparse)
+    saved = check_sides(pair, names, settings, quiet)
+    if saved:
+        # The runs bring everything else.
+        settings = {"standard": standard, "sparse": sparse, "threshold": threshold}
     folder = runs.folder_for(out, ["compare", standard, sparse], settings)
     say(f"Loading {standard}, {sparse} ...", quiet)
     from circuits import comparison
-    from circuits.discovery import Discovery
+    from circuits.curve import check_draws
     from circuits.report import REPORT, write_comparison
+    from circuits.search import check_search
 
+    check_search("top", threshold)
+    check_draws(draws)
     start = time.monotonic()
-    if saved:
-        both = [[Discovery.load(Path(name).expanduser())] for name in (standard, sparse)]
-        origin = {
-            side: runs.read_run(Path(name).expanduser()).provenance
-            for side, name in (("standard", standard), ("sparse", sparse))
-        }
-    else:
-        both, origin = _discover(names, places, settings, quiet)
-    found = comparison.compare(both[0], both[1], threshold)
-    headline: dict[str, Any] = {
-        t.task: {"multiplier": t.multiplier, "n_standard": t.n_standard, "n_sparse": t.n_sparse}
-        for t in found.tasks
-    }
+    sides = [_saved(name) if saved else _run(name, names, settings, quiet) for name in pair]
+    found = comparison.compare(sides[0][0], sides[1][0], threshold)
+    headline = {t.task: {"heads": asdict(t.heads), "edges": asdict(t.edges)} for t in found.tasks}
+    origin = {"standard": sides[0][1], "sparse": sides[1][1]}
     record = runs.Record("compare", settings, headline, origin)
     timings = {"seconds": time.monotonic() - start}
     runs.keep(folder, record, timings, lambda place: write_comparison(place, found, record))
     for task in found.tasks:
-        print(f"{task.task:<16}{task.words}")
+        heads, edges = task.heads, task.edges
+        print(f"{task.task:<16}heads {heads.standard:.0f} and {heads.sparse:.0f}: {heads.words}")
+        print(f"{'':<16}edges {edges.standard:.0f} and {edges.sparse:.0f}: {edges.words}")
     warnings = [f"Warning: {task.warning}" for task in found.tasks if task.warning]
     print("\n".join([*warnings, found.sentence, str(folder / REPORT)]))
 
 
-def _discover(
-    names: list[str], places: list[sources.Source], settings: dict[str, Any], quiet: bool
-) -> "tuple[list[list[Discovery]], dict[str, Any]]":
-    """Every task on both models, and where the numbers come from."""
+def check_sides(
+    pair: tuple[str, str], names: list[str], settings: dict[str, Any], quiet: bool
+) -> bool:
+    """Whether these are two saved runs; an error if they are neither runs nor models."""
+    saved = [runs.is_run(name) for name in pair]
+    if any(saved) and not all(saved):
+        raise MechheadsError("Give two models or two run folders, not one of each.")
+    if all(saved):
+        for name in pair:
+            runs.read_run(Path(name).expanduser(), "discover")
+        return True
+    if len(set(names)) < len(names):
+        raise MechheadsError(f"--tasks names a task twice: {','.join(names)}.")
+    for name in names:
+        check(name, settings["method"], settings["n"], settings["test"], settings["split"], {})
+    for name in pair:
+        sources.find(name, quiet=quiet)
+    return False
+
+
+def _saved(name: str) -> "tuple[list[Discovery], Mapping[str, Any]]":
+    """What a run found, and where its numbers come from."""
+    from circuits.discovery import Discovery
+
+    folder = Path(name).expanduser()
+    return [Discovery.load(folder)], runs.read_run(folder).provenance
+
+
+def _run(
+    name: str, names: list[str], settings: dict[str, Any], quiet: bool
+) -> "tuple[list[Discovery], Mapping[str, Any]]":
+    """Every task on a model, and where the numbers come from."""
+    from circuits.discovery import discover
+
     from .models import load
     from .provenance import provenance
 
-    both, origin = [], {}
     wanted = ("method", "threshold", "signed", "replacement", "draws", "seed", "budget")
-    given = {name: settings[name] for name in wanted}
-    sizes = {name: settings[name] for name in ("n", "test", "seed", "split")}
-    for side, source in zip(("standard", "sparse"), places, strict=True):
-        loaded = load(source.name, device=settings["device"], dtype=settings["dtype"], quiet=quiet)
-        prompts = [make_prompts(loaded, name, {}, **sizes) for name in names]
-        both.append([look(loaded, a, b, quiet=quiet, **given) for a, b in prompts])
-        every = [part for pair in prompts for part in pair]
-        origin[side] = provenance(loaded, source, every, settings["seed"])
-    return both, origin
+    given = {key: settings[key] for key in wanted}
+    sizes = {key: settings[key] for key in ("n", "test", "seed", "split")}
+    loaded = load(name, device=settings["device"], dtype=settings["dtype"], quiet=quiet)
+    prompts = [make_prompts(loaded, task, {}, **sizes) for task in names]
+    found = [discover(loaded, a, b, quiet=quiet, **given) for a, b in prompts]
+    every = [part for both in prompts for part in both]
+    return found, provenance(loaded, sources.find(name, quiet=quiet), every, settings["seed"])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from .cli import run
 from .errors import MechheadsError
 from .methods import METHODS
 from .progress import say
+from .prompts import LEAST, check_prompts
 
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .prompts import Prompts
 
 USUAL = 32  # prompts that rank, and as many that judge
-LEAST = 4
 
 
 def discover(
@@ -87,6 +87,8 @@ def discover(
     source = sources.find(model, revision, quiet=quiet)
     folder = runs.folder_for(out, [task, model, method], settings)
     say(f"Loading {model} ...", quiet)
+    from circuits import discovery
+    from circuits.curve import check_draws
     from circuits.report import REPORT, write_discovery
     from circuits.search import check_search
 
@@ -95,6 +97,7 @@ def discover(
     from .provenance import provenance
 
     check_search(search, threshold)
+    check_draws(draws)
     metrics.find(metric or "logit_diff")
     start = time.monotonic(), time.process_time()
     loaded = load(
@@ -111,7 +114,7 @@ def discover(
     prompts, judging = make_prompts(
         loaded, task, task_options, n=n, test=test, seed=seed, split=split
     )
-    found = look(
+    found = discovery.discover(
         loaded,
         prompts,
         judging,
@@ -158,11 +161,7 @@ def check(
         if any(name in other.flags for other in METHODS.values()) and not _task_has(task, name):
             methods.check_flags(method, {name: others[name]})
     for flag, size in (("--n", n), ("--test", test)):
-        if size is not None and size < LEAST:
-            raise MechheadsError(
-                f"{flag} takes {LEAST} or more prompts, got {size}: fewer say nothing of their "
-                "spread."
-            )
+        check_prompts(flag, LEAST if size is None else size)
     tasks.check(task, n, split, others)
     return ours, others
 
@@ -187,14 +186,12 @@ def make_prompts(
     made = tasks.make(
         task, lexicon(model), n=first + second, seed=seed, split=split, **dict(options)
     )
+    if len(made) < first + second:
+        raise MechheadsError(
+            f"{task} has {len(made)} different prompts, {first} to rank and {second} to judge were "
+            "asked for. Ask for fewer with --n and --test."
+        )
     return made.split_at(first)
-
-
-def look(model: "Model", prompts: "Prompts", judging: "Prompts", **wanted: Any) -> "Discovery":
-    """The discovery itself, as `circuits.discovery.discover` makes it."""
-    from circuits import discovery
-
-    return discovery.discover(model, prompts, judging, **wanted)
 
 
 def warning_line(found: "Discovery") -> str:

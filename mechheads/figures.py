@@ -57,3 +57,13 @@ def heat_map(effects: HeadEffects) -> "go.Figure":
         margin={"t": 30, "r": 20},
     )
     return figure
+
+
+def escaped(text: str) -> str:
+    """A name in a figure: plotly would read tags in it."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def label(token: str) -> str:
+    """A token in a figure: plotly would drop spaces at its ends."""
+    return escaped(repr(token)[1:-1] if not token.isprintable() else token.replace(" ", "␣"))

@@ -1,6 +1,7 @@
 """Heads by name: L9H6 is head 6 of layer 9, both counted from 0."""
 
 import re
+from collections.abc import Sequence
 
 from .errors import MechheadsError
 
@@ -16,3 +17,13 @@ def parse(text: str) -> tuple[int, int]:
     if not found:
         raise MechheadsError(f"{text!r} is no head. Heads are written L9H6: layer 9, head 6.")
     return int(found[1]), int(found[2])
+
+
+def check_heads(heads: Sequence[tuple[int, int]], layers: int, columns: int) -> None:
+    """An error names a head that the model does not have."""
+    for layer, head in heads:
+        if not (0 <= layer < layers and 0 <= head < columns):
+            raise MechheadsError(
+                f"There is no {name_of(layer, head)}: layers are 0 to {layers - 1}, heads 0 to "
+                f"{columns - 1}."
+            )

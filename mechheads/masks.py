@@ -9,6 +9,7 @@ from torch import Tensor
 from . import metrics
 from .engine import Replace, budget_for, engine_for, measure
 from .errors import MechheadsError
+from .heads import check_heads
 from .models import Model
 from .patching import both_sides, check
 from .progress import bar
@@ -59,6 +60,7 @@ def nested(
 ) -> Float[Tensor, "k layer head"]:
     """The masks that keep the first k heads of a ranking, for every k from 0 to all."""
     keep = torch.zeros(len(ranking) + 1, layers, heads)
+    check_heads(ranking, layers, heads)
     for k, (layer, head) in enumerate(ranking, start=1):
         keep[k:, layer, head] = 1.0
     return keep
@@ -69,6 +71,7 @@ def keep_only(
 ) -> Float[Tensor, "layer head"]:
     """The mask that keeps these heads and no others."""
     keep = torch.zeros(layers, heads)
+    check_heads(kept, layers, heads)
     for layer, head in kept:
         keep[layer, head] = 1.0
     return keep

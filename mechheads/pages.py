@@ -2,6 +2,7 @@
 Markdown, which leaves the figures out.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,12 +99,13 @@ def write_markdown(
     file: Path, title: str, sections: Sequence[Section], *, headline: str = "", warning: str = ""
 ) -> Path:
     """The same for people who paste into notes: text, tables and code, no figures."""
-    lines = [f"# {title}", "", headline, "", f"**{warning}**" if warning else ""]
+    lines = [f"# {_escaped(title)}", "", _escaped(headline), ""]
+    lines += [f"**{_escaped(warning)}**"] if warning else []
     for section in sections:
         has_more = section.table or section.code or section.frame is not None
         if not has_more and not section.text:
             continue
-        lines += ["", f"## {section.heading}", "", section.text, ""]
+        lines += ["", f"## {_escaped(section.heading)}", "", _escaped(section.text), ""]
         if section.table:
             lines += ["| | |", "|---|---|"]
             lines += [f"| {_escaped(k)} | {_escaped(v)} |" for k, v in section.table.items()]
@@ -112,7 +114,9 @@ def write_markdown(
             lines += [_row(list(section.frame.columns)), f"|{'|'.join(sides)}|"]
             lines += [_row(cells) for cells in _cells(section.frame)]
         for code in section.code:
-            lines += ["", "```", code, "```"]
+            # A fence must be longer than any inside of it.
+            fence = max(["``", *re.findall("`+", code)], key=len) + "`"
+            lines += ["", fence, code, fence]
     text = "\n".join(lines)
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
@@ -126,7 +130,9 @@ def _cells(frame: "pd.DataFrame") -> list[list[str]]:
 def _cell(value: Any) -> str:
     if value is None or value != value:
         return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)
 
 
 def _kinds(frame: "pd.DataFrame") -> list[str]:

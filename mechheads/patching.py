@@ -25,6 +25,7 @@ from .batches import Batch, batches
 from .effects import HeadEffects, PositionEffects
 from .engine import Engine, Replace, Run, budget_for, engine_for, measure, unchanged
 from .errors import MechheadsError, unknown
+from .heads import check_heads
 from .metrics import Metric
 from .models import Model, attention_parts
 from .progress import bar
@@ -231,12 +232,7 @@ def _chosen(
 ) -> list[tuple[int, int]]:
     if heads is None:
         return [(layer, column) for layer in range(layers) for column in range(columns)]
-    for layer, column in heads:
-        if not (0 <= layer < layers and 0 <= column < columns):
-            raise MechheadsError(
-                f"There is no L{layer}H{column}: layers are 0 to {layers - 1}, heads 0 to "
-                f"{columns - 1}."
-            )
+    check_heads(heads, layers, columns)
     return sorted(set(heads))
 
 

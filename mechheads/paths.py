@@ -10,7 +10,7 @@ Edge attribution (Syed et al. 2023) estimates all pairs at once: the sender's di
 gradient of the metric by what each receiver reads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -153,16 +153,14 @@ def edge_attribution(
         for sides in both_sides(model, engine, prompts, direction, "corrupt", budget):
             batch = sides.batch
             tokens = batch.clean if direction == "noising" else batch.corrupt
-            slopes = _input_slopes(model, sides, tokens, wanted)
-            for sender in range(layers):
-                writes = torch.stack([_write(model, sides, sender, h) for h in range(heads)])
-                for receiver in range(sender + 1, layers):
-                    for part in INPUTS:
-                        rows = torch.einsum("srpd,rphd->rsh", writes, slopes[part][receiver])
-                        found = torch.zeros(len(batch.pairs), heads, heads)
-                        found.index_add_(0, batch.pair_of, sign * rows.cpu())
-                        sums[part][0, sender, :, receiver] += found.sum(0)
-                        sums[part][1, sender, :, receiver] += found.pow(2).sum(0)
+            for receiver, part, slopes in _input_slopes(model, sides, tokens, wanted):
+                for sender in range(receiver):
+                    writes = torch.stack([_write(model, sides, sender, h) for h in range(heads)])
+                    rows = torch.einsum("srpd,rphd->rsh", writes, slopes)
+                    found = torch.zeros(len(batch.pairs), heads, heads)
+                    found.index_add_(0, batch.pair_of, sign * rows.cpu())
+                    sums[part][0, sender, :, receiver] += found.sum(0)
+                    sums[part][1, sender, :, receiver] += found.pow(2).sum(0)
             progress.update(len(batch.pairs))
     n = len(prompts)
     means = {part: both[0] / n for part, both in sums.items()}
@@ -237,20 +235,20 @@ def _through(
 
 def _input_slopes(
     model: Model, sides: Sides, tokens: Int[Tensor, "row pos"], metric: Metric
-) -> dict[str, list[Float[Tensor, "row pos head d_model"]]]:
-    """The gradient of the metric by the residual stream as each head's q, k and v read it."""
+) -> Iterator[tuple[int, str, Float[Tensor, "row pos head d_model"]]]:
+    """The gradient of the metric by the residual stream as each head's q, k and v read it.
+
+    One layer and part at a time: for all of them there is no room.
+    """
     with torch.enable_grad():
         end, parts = inputs_of_heads(model, tokens)
         value = measure(model, end[None, :, -sides.base.steps :], sides.batch, metric).sum()
         flat = [layer[part] for part in INPUTS for layer in parts]
         slopes = iter(torch.autograd.grad(value, flat))
-    weights = {"q": model.W_Q, "k": model.W_K, "v": model.W_V}
-    found: dict[str, list[Tensor]] = {}
     for part in INPUTS:
-        found[part] = []
         for layer in range(model.cfg.n_layers):
-            read = torch.einsum("rphe,hde->hrpd", next(slopes), weights[part][layer])
-            norm: Any = model.blocks[layer].ln1
-            pull: Any = torch.func.vjp(norm, sides.base.entering[layer])[1]
-            found[part].append(torch.vmap(pull)(read)[0].movedim(0, 2))
-    return found
+            block: Any = model.blocks[layer]
+            weight = getattr(block.attn, f"W_{part.upper()}")
+            read = torch.einsum("rphe,hde->hrpd", next(slopes), weight)
+            pull: Any = torch.func.vjp(block.ln1, sides.base.entering[layer])[1]
+            yield layer, part, torch.vmap(pull)(read)[0].movedim(0, 2)

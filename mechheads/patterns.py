@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .batches import token_ids, token_texts
 from .errors import MechheadsError
+from .figures import escaped, label
 from .models import Model, with_patterns
 
 if TYPE_CHECKING:
@@ -38,18 +39,34 @@ class Patterns:
         return layers * heads * n * (n + 1) // 2
 
 
-@torch.inference_mode()
 def attend(model: Model, text: str) -> Patterns:
     """Run the text once and keep the pattern of every head."""
+    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    tokens, weights = attend_heads(model, text, every)
+    return Patterns(model.cfg.model_name, tokens, weights.unflatten(0, (layers, heads)))
+
+
+@torch.inference_mode()
+def attend_heads(
+    model: Model, text: str, heads: Sequence[tuple[int, int]]
+) -> tuple[list[str], Float[Tensor, "head query key"]]:
+    """Run the text once and keep its tokens and the patterns of some heads."""
     ids = token_ids(model, text)
     if not 1 < len(ids) <= model.cfg.n_ctx:
         raise MechheadsError(
             f"The prompt has {len(ids)} tokens, {model.cfg.model_name} takes 2 to "
-            f"{model.cfg.n_ctx}. Give another --prompt."
+            f"{model.cfg.n_ctx}. Give another prompt."
         )
-    kept: list[Tensor] = []
-    with_patterns(model, torch.tensor([ids]), lambda _, pattern: kept.append(pattern[0].cpu()))
-    return Patterns(model.cfg.model_name, token_texts(model, ids), torch.stack(kept))
+    kept = torch.zeros(len(heads), len(ids), len(ids))
+
+    def see(layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
+        for i, (other, head) in enumerate(heads):
+            if other == layer:
+                kept[i] = pattern[0, head].cpu()
+
+    with_patterns(model, torch.tensor([ids]), see)
+    return token_texts(model, ids), kept
 
 
 def draw_sums(models: Sequence[Patterns]) -> "go.Figure":
@@ -57,7 +74,7 @@ def draw_sums(models: Sequence[Patterns]) -> "go.Figure":
     from plotly.subplots import make_subplots
 
     titles = [
-        f"{p.model}: {p.edges:,} of {p.possible:,} edges ({p.edges / p.possible:.2%})"
+        f"{escaped(p.model)}: {p.edges:,} of {p.possible:,} edges ({p.edges / p.possible:.2%})"
         for p in models
     ]
     figure = make_subplots(1, len(models), subplot_titles=titles, horizontal_spacing=0.16)
@@ -71,13 +88,13 @@ def draw_sums(models: Sequence[Patterns]) -> "go.Figure":
             zmin=0,
             zmax=top,
             colorscale=COLORS,
-            customdata=[[(q, k) for k in patterns.tokens] for q in patterns.tokens],
+            customdata=[[(label(q), label(k)) for k in patterns.tokens] for q in patterns.tokens],
             hovertemplate="from %{customdata[0]}<br>to %{customdata[1]}<br>%{z:.3f}<extra></extra>",
             showscale=i == len(models) - 1,
             colorbar={"title": {"text": "weight, sum<br>over heads"}},
             **place,
         )
-        ticks = {"tickvals": list(range(n)), "ticktext": [_label(t) for t in patterns.tokens]}
+        ticks = {"tickvals": list(range(n)), "ticktext": [label(t) for t in patterns.tokens]}
         figure.update_xaxes(
             title_text="attended token (key)", tickangle=-60, showgrid=False, **ticks, **place
         )
@@ -125,7 +142,7 @@ def draw_heads(models: Sequence[Patterns]) -> "go.Figure":
                     zmin=0,
                     zmax=1,
                     colorscale=COLORS,
-                    hovertemplate=f"{_label(patterns.model)} L{layer}H{head}<br>"
+                    hovertemplate=f"{escaped(patterns.model)} L{layer}H{head}<br>"
                     "query %{y}, key %{x}: %{z:.3f}<extra></extra>",
                     showscale=start == 1 and layer == head == 0,
                     colorbar={"title": {"text": "weight"}},
@@ -144,7 +161,7 @@ def draw_heads(models: Sequence[Patterns]) -> "go.Figure":
         ends = [start, start + patterns.weights.shape[1] - 1]
         left, right = (_axis(figure, column).domain for column in ends)
         figure.add_annotation(
-            text=f"<b>{_label(patterns.model)}</b>",
+            text=f"<b>{escaped(patterns.model)}</b>",
             x=(left[0] + right[1]) / 2,
             y=1 + 35 / (height - 90),
             xref="paper",
@@ -172,16 +189,17 @@ def draw_weights(
         horizontal_spacing=0.02,
         vertical_spacing=0.1 / rows,
     )
-    hover = [[(_label(q), _label(k)) for k in tokens] for q in tokens]
+    # A token may stand at several places: its number tells them apart.
+    places = [f"{i} {label(token)}" for i, token in enumerate(tokens)]
     for i, name in enumerate(names):
         figure.add_heatmap(
             z=_causal(weights[i]),
+            x=places,
+            y=places,
             zmin=0,
             zmax=1,
             colorscale=COLORS,
-            customdata=hover,
-            hovertemplate=f"{name}<br>from %{{customdata[0]}}<br>to %{{customdata[1]}}<br>"
-            "%{z:.3f}<extra></extra>",
+            hovertemplate=f"{name}<br>from %{{y}}<br>to %{{x}}<br>%{{z:.3f}}<extra></extra>",
             showscale=i == 0,
             colorbar={"title": {"text": "weight"}},
             row=i // columns + 1,
@@ -189,8 +207,9 @@ def draw_weights(
         )
     few = len(tokens) <= 28
     ticks: Any = {
-        "tickvals": list(range(len(tokens))) if few else [],
-        "ticktext": [_label(token) for token in tokens] if few else [],
+        "type": "category",
+        "tickvals": places if few else [],
+        "ticktext": [label(token) for token in tokens] if few else [],
         "showgrid": False,
         "tickfont": {"size": 9},
     }
@@ -211,10 +230,4 @@ def _axis(figure: Any, column: int) -> Any:
 
 def _causal(weights: Float[Tensor, "query key"]) -> list[list[float | None]]:
     """The weights with nothing where an edge is closed or a query cannot look."""
-    return [[value or None for value in row] for row in weights.tolist()]
-
-
-def _label(token: str) -> str:
-    """A token on an axis: plotly would read tags in it, and drop spaces at its ends."""
-    shown = repr(token)[1:-1] if not token.isprintable() else token.replace(" ", "␣")
-    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return [[round(value, 4) or None for value in row] for row in weights.tolist()]

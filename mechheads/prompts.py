@@ -185,6 +185,17 @@ def read(value: Any, kind: Any, name: str) -> Any:
         raise MechheadsError(f"{name} takes {words[wanted]}, got {value!r}.") from None
 
 
+LEAST = 4
+
+
+def check_prompts(flag: str, n: int) -> None:
+    """An error if there are too few prompts to say how sure a number is."""
+    if n < LEAST:
+        raise MechheadsError(
+            f"{flag} takes {LEAST} or more prompts, got {n}: fewer say nothing of their spread."
+        )
+
+
 def read_list(text: str, kind: Any, name: str) -> list[Any]:
     """A comma list as values of a type; at least one."""
     values = [read(part.strip(), kind, name) for part in text.split(",") if part.strip()]

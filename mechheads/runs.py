@@ -50,7 +50,7 @@ class Record:
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """A verb's arguments as settings: without where to write, and options among the others."""
     kept = {name: value for name, value in given.items() if name not in ASIDE}
-    return kept | dict(kept.pop("options", {}))
+    return kept | dict(sorted(kept.pop("options", {}).items()))
 
 
 def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
@@ -60,7 +60,7 @@ def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
     """
     text = json.dumps(settings, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    words = [re.sub(r"[^\w.]+", "_", Path(part).name).strip("_.") for part in parts]
+    words = [re.sub(r"[^\w.]+", "_", Path(part).name).strip("_.")[:60] for part in parts]
     return prepare(Path(out).expanduser()) / "-".join([*filter(None, words), digest])
 
 
@@ -74,7 +74,8 @@ def command(verb: str, settings: Mapping[str, Any]) -> str:
         default = parameters[name].default if name in parameters else None
         flag = f"--{name.replace('_', '-')}"
         if name in ("task", "tasks", "model") or value != default:
-            words += [flag] if value is True else [flag, str(value)]
+            switch = name in parameters and parameters[name].annotation is bool
+            words += [flag] if switch else [flag, str(value)]
     return shlex.join(words)
 
 
@@ -86,8 +87,8 @@ def filling(folder: Path) -> Iterator[Path]:
     """
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     try:
+        partial.mkdir()
         yield partial
         if folder.exists():
             old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
@@ -164,7 +165,10 @@ def read_run(folder: Path, verb: str | None = None) -> Record:
 
 def is_run(name: str) -> bool:
     """Whether the name is that of a run's folder rather than a model's."""
-    return (Path(name).expanduser() / RESULT).is_file()
+    try:
+        return (Path(name).expanduser() / RESULT).is_file()
+    except (OSError, RuntimeError):
+        return False
 
 
 def _function(import_module: Callable[[str], Any], verb: str) -> Callable[..., None]:

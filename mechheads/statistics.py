@@ -33,10 +33,19 @@ def bootstrap(
 ) -> tuple[Float[Tensor, "*cell"], Float[Tensor, "*cell"]]:
     """Percentile interval of the mean over prompts: all cells are resampled together."""
     weights = resample(len(values), seed).to(values.dtype) / len(values)
-    means = weights @ values.flatten(1)
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=values.dtype)
-    low, high = torch.quantile(means, ends, dim=0)
+    low, high = ends(weights @ values.flatten(1), level)
     return low.view(values.shape[1:]), high.view(values.shape[1:])
+
+
+def ends(
+    draws: Float[Tensor, "draw *cell"], level: float = 0.95
+) -> tuple[Float[Tensor, "*cell"], Float[Tensor, "*cell"]]:
+    """The middle part of the draws, so large a share of them; draws that have no number are left
+    out.
+    """
+    shares = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)
+    low, high = torch.nanquantile(draws, shares, dim=0)
+    return low, high
 
 
 def resample(n: int, seed: int = 0, times: int = RESAMPLES) -> Float[Tensor, "time prompt"]:

@@ -25,7 +25,7 @@ def save_result(result: Any, file: Path) -> Path:
     tensors: dict[str, Tensor] = {}
     plain = _pack(result, "", tensors)
     header = {"schema": SCHEMA, "kind": type(result).__name__, "plain": plain}
-    contiguous = {name: tensor.contiguous() for name, tensor in sorted(tensors.items())}
+    contiguous = {name: tensor.clone().contiguous() for name, tensor in sorted(tensors.items())}
     return write_bytes(file, save(contiguous, {"result": json.dumps(header, sort_keys=True)}))
 
 
@@ -52,6 +52,10 @@ def _pack(result: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any
             tensors[name] = value
         elif dataclasses.is_dataclass(value):
             plain[field.name] = _pack(value, f"{name}.", tensors)
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            plain[field.name] = [
+                _pack(inner, f"{name}.{i}.", tensors) for i, inner in enumerate(value)
+            ]
         elif isinstance(value, Mapping) and any(isinstance(v, Tensor) for v in value.values()):
             tensors |= {f"{name}/{key}": v for key, v in value.items()}
             plain[field.name] = list(value)
@@ -68,6 +72,11 @@ def _unpack(kind: Any, plain: Mapping[str, Any], prefix: str, tensors: Mapping[s
         inner = [t for t in (hints[field.name], *get_args(hints[field.name])) if _is_result(t)]
         if name in tensors:
             given[field.name] = tensors[name]
+        elif inner and isinstance(plain[field.name], list):
+            given[field.name] = tuple(
+                _unpack(inner[0], part, f"{name}.{i}.", tensors)
+                for i, part in enumerate(plain[field.name])
+            )
         elif inner and plain[field.name] is not None:
             given[field.name] = _unpack(inner[0], plain[field.name], f"{name}.", tensors)
         elif any(key.startswith(f"{name}/") for key in tensors):

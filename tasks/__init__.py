@@ -97,8 +97,8 @@ def make(
 
 
 def default_count(task: str, count: int) -> int:
-    """`count` prompts of a built-in task, all lines of a task file."""
-    return len(from_file(task)) if is_file(task) else count
+    """`count` prompts of a built-in task, all different ones of a task file."""
+    return len(set(from_file(task).pairs)) if is_file(task) else count
 
 
 def is_file(task: str) -> bool:

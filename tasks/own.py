@@ -62,10 +62,14 @@ def from_file(path: str | Path, *, metric: str = "logit_diff") -> Prompts:
 
 
 def sample(prompts: Prompts, n: int | None, seed: int) -> Prompts:
-    """n of the pairs in a seeded order, the same ones first for a larger n; or all as they are."""
-    if n is None or n >= len(prompts):
+    """n different pairs in a seeded order, the same ones first for a larger n; or all as they are.
+
+    Where there are fewer than n, all of them.
+    """
+    if n is None:
         return prompts
-    order = random.Random(f"{prompts.task}/{seed}").sample(prompts.pairs, len(prompts))
+    different = list(dict.fromkeys(prompts.pairs))
+    order = random.Random(f"{prompts.task}/{seed}").sample(different, len(different))
     return Prompts(prompts.task, prompts.metric, tuple(order[:n]), seed)
 
 

@@ -32,7 +32,8 @@ def maker(lexicon: Lexicon, *, facts: int = 3, shots: int = 1) -> Maker:
 
     def items(rng: random.Random) -> tuple[Item, Item]:
         keys, values, form, frame, wording, stem = rng.choice(kinds)
-        known = dict(zip(rng.sample(keys, facts), rng.sample(values, facts), strict=True))
+        drawn = zip(rng.sample(keys, facts), rng.sample(values, facts), strict=True)
+        known: dict[str, str] = dict(drawn)
         one, two = rng.sample(sorted(known), 2)
 
         def item(known: dict[str, str]) -> Item:

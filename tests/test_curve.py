@@ -22,7 +22,7 @@ def test_no_heads_explain_nothing_and_all_heads_everything(tiny):
 
 def test_points_are_the_metric_of_the_first_heads_kept(tiny):
     prompts = random_pairs(tiny, 2)
-    curve = trace(tiny, prompts, ORDER, draws=1)
+    curve = trace(tiny, prompts, ORDER, draws=2)
     means = measure_masks(tiny, prompts, nested(ORDER, 2, 4)).mean(1)
     wanted = (means - means[0]) / (means[-1] - means[0])
     torch.testing.assert_close(curve.explained, wanted)
@@ -64,13 +64,26 @@ def test_random_rankings_of_many_heads_are_measured_at_some_points(tiny):
     prompts = random_pairs(tiny, 2)
     whole, few = (trace(tiny, prompts, ORDER, draws=2, points=n) for n in (33, 3))
     assert whole.random_at == tuple(range(9))
-    assert few.random_at == (0, 4, 8)
-    torch.testing.assert_close(few.random_explained, whole.random_explained[:, [0, 4, 8]])
+    # Beside even steps, the shares at which MIB measures.
+    assert few.random_at == (0, 1, 4, 8)
+    torch.testing.assert_close(few.random_explained, whole.random_explained[:, [0, 1, 4, 8]])
     band = few.random_band()[0]
-    assert band[2] == pytest.approx(float(band[0] + band[4]) / 2)
+    assert band[6] == pytest.approx(float(band[4] + band[8]) / 2)
 
 
-def test_intervals_hold_the_curve_and_widen_with_fewer_prompts(tiny):
+def test_one_random_ranking_is_refused(tiny):
+    with pytest.raises(MechheadsError, match="--draws takes 2 or more random rankings, got 1"):
+        trace(tiny, random_pairs(tiny, 2), ORDER, draws=1)
+
+
+def test_a_curve_without_numbers_needs_no_number_of_heads():
+    curves = torch.tensor([[0.0, 0.5, 1.0], [torch.nan] * 3, [0.0, 0.1, 0.2]])
+    found = needed(curves, 0.9)
+    assert found[0] == found[2] == 2
+    assert found[1].isnan()
+
+
+def test_intervals_hold_the_curve(tiny):
     many = trace(tiny, random_pairs(tiny, 2, (8,) * 40), ORDER, draws=2)
     low, high = many.interval()
     inside = (low <= many.explained + 1e-6) & (many.explained <= high + 1e-6)

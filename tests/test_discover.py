@@ -105,7 +105,7 @@ def test_the_same_settings_give_the_same_bytes(run, tmp_path):
 
 
 def test_the_last_line_is_the_report(run, tmp_path, capsys):
-    discover(task="ioi", n=4, test=4, draws=1, out=str(tmp_path), quiet=True)
+    discover(task="ioi", n=4, test=4, draws=2, out=str(tmp_path), quiet=True)
     lines = capsys.readouterr().out.splitlines()
     assert Path(lines[-1]).is_file()
     assert "heads" in lines[0]
@@ -144,7 +144,7 @@ def test_two_saved_runs_can_be_compared(run, tmp_path, capsys):
 
 
 def test_two_models_can_be_compared(tmp_path, capsys):
-    compare(tasks="greater_than,ioi", n=4, test=4, draws=1, out=str(tmp_path), quiet=True)
+    compare(tasks="greater_than,ioi", n=4, test=4, draws=2, out=str(tmp_path), quiet=True)
     (folder,) = tmp_path.iterdir()
     frame = pd.read_csv(folder / "comparison.csv")
     names = ["task", "n_standard", "n_sparse", "multiplier", "ci_low", "ci_high"]
@@ -167,6 +167,10 @@ def test_two_models_can_be_compared(tmp_path, capsys):
         ("discover", ["--out", "/proc/nowhere"], "cannot write to"),
         ("compare", ["--tasks", "ioi,doc"], "docstring"),
         ("compare", ["--sparse", "/nowhere/at/all"], "No such model"),
+        ("discover", ["--draws", "1"], "--draws takes 2 or more"),
+        ("discover", ["--threshold", "1.5"], "up to 1, got 1.5"),
+        ("discover", ["--metric", "logit"], "logit_diff"),
+        ("compare", ["--tasks", "ioi,ioi"], "twice"),
         ("verify", ["/nowhere"], "is no run folder"),
     ],
 )
@@ -192,12 +196,34 @@ def test_heads_out_of_range_and_damaged_runs_are_named(run, tmp_path):
     (broken / "arrays.safetensors").write_bytes(b"nothing")
     with pytest.raises(MechheadsError, match=r"arrays.safetensors was changed"):
         compare(standard=str(broken), sparse=str(run), out=str(tmp_path), quiet=True)
+    with pytest.raises(MechheadsError, match=r"arrays.safetensors was changed"):
+        verify(str(broken), quiet=True)
+    with pytest.raises(MechheadsError, match="--search greedy finds its own number"):
+        discover(k=3, search="greedy", n=4, test=4, out=str(tmp_path), quiet=True)
     with pytest.raises(MechheadsError, match="not one of each"):
         compare(standard=str(run), sparse="mini", out=str(tmp_path), quiet=True)
 
 
+def test_a_task_file_is_shuffled_without_its_doubles_and_cut_in_two(tmp_path):
+    lines = [
+        json.dumps({"clean": f"The {a} and", "corrupt": f"The {b} and", "answer": a, "wrong": b})
+        for a, b in zip("AABBCCDDEE", "FFGGHHIIJJ", strict=True)
+    ]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("\n".join([*lines, *lines]))
+    with pytest.raises(MechheadsError, match="has 5 different prompts, 4 to rank and 4 to judge"):
+        discover(task=str(file), n=4, test=4, out=str(tmp_path), quiet=True)
+
+
+@pytest.mark.parametrize("task", ["ioi_long", "docstring"])
+def test_reports_of_long_prompts_stay_small(task, tmp_path):
+    discover(task=task, n=4, test=4, draws=2, out=str(tmp_path), quiet=True)
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "report.html").stat().st_size < 6_000_000
+
+
 def test_a_model_that_cannot_do_the_task_is_marked(checkpoint, tmp_path, capsys):
-    discover(model=str(checkpoint("gpt2")), n=4, test=4, draws=1, out=str(tmp_path), quiet=True)
+    discover(model=str(checkpoint("gpt2")), n=4, test=4, draws=2, out=str(tmp_path), quiet=True)
     out = capsys.readouterr().out
     assert "Warning" in out
     (folder,) = tmp_path.iterdir()

@@ -40,7 +40,7 @@ def test_prompts_that_rank_do_not_judge(planted, monkeypatch):
 
     for name in ("score_heads", "trace", "judge"):
         spy(name, discovery)
-    discover(planted, random_pairs(planted, 2, (8,) * 16), draws=1)
+    discover(planted, random_pairs(planted, 2, (8,) * 16), draws=2)
     assert len(seen["score_heads"]) == len(seen["trace"]) == 8
     assert not seen["score_heads"] & seen["trace"]
     assert seen["judge"] == seen["trace"]

@@ -35,7 +35,7 @@ def test_the_figures_hold_every_model_and_head(tiny):
 
 
 def test_a_prompt_that_does_not_fit_is_refused(tiny):
-    with pytest.raises(MechheadsError, match=r"takes 2 to 64\. Give another --prompt"):
+    with pytest.raises(MechheadsError, match=r"takes 2 to 64\. Give another prompt"):
         attend(tiny, "Mary " * 100)
 
 

@@ -14,7 +14,9 @@ from mechheads.runs import Record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 EVIL = '<img src=x onerror="window.failed=1">'
-WATCH = "<script>window.errors=[];addEventListener('error',e=>errors.push(e.message));</script>"
+WATCH = """<script>window.errors = [];
+addEventListener('error', e => errors.push(e.message || 'not loaded'), true);
+console.error = (...words) => errors.push(words.join(' '));</script>"""
 HOVER = """<script>addEventListener('load', () => setTimeout(() => {
   Plotly.Fx.hover('figure-0', [{curveNumber: 0, pointNumber: [1, 2]}]);
   setTimeout(() => {
@@ -37,7 +39,7 @@ def page(planted, tmp_path_factory) -> Path:
     )
     prompts = Prompts(f"evil {EVIL}", "logit_diff", pairs)
     folder = tmp_path_factory.mktemp("report")
-    found = discover(planted, prompts, draws=1)
+    found = discover(planted, prompts, draws=2)
     record = Record("discover", {"task": EVIL, "model": "planted"}, found.headline, {"model": EVIL})
     write_discovery(folder, found, record)
     return folder / "report.html"
@@ -48,13 +50,15 @@ def test_no_prompt_or_name_becomes_html(page):
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert "<img" not in outside
     assert "&lt;img" in outside
-    assert "<img" not in page.with_name("report.md").read_text()
+    notes = re.sub(r"^```.*?^```", "", page.with_name("report.md").read_text(), flags=re.S | re.M)
+    assert "<img" not in notes
+    assert "&lt;img" in notes
 
 
 def test_reports_need_no_network(page):
-    outside = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.S)
-    assert "http" not in outside
-    assert 'src="' not in re.sub("&#34;", '"', outside).replace(EVIL, "")
+    text = page.read_text()
+    assert not re.search(r"<(script|link|img|iframe)[^>]*\b(src|href)=", text)
+    assert "http" not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")

@@ -88,6 +88,7 @@ def test_folders_are_named_after_what_they_hold_and_all_settings(tmp_path):
 
 def test_the_command_gives_the_same_settings_again():
     given = {"task": "ioi", "n": 8, "signed": True, "model": "a b", "steps": "3", "method": "ig"}
+    given |= {"prepend_bos": True}
     words = shlex.split(runs.command("discover", given))
     assert words[:3] == ["python", "-m", "mechheads.discover"]
     assert arguments(discover, words[3:], flags) == given
