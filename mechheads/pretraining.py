@@ -5,8 +5,9 @@
 2. A step draws prompts of every task from the training split, with their answers behind them, and
    runs them in a few groups of like length, and random words that are repeated; `rows` says what
    each token weighs.
-3. Muon (AdamW for all but the matrices of the blocks), a high rate that falls in steps,
-   then cosine; attention dropout in the last part, which spreads each job over more heads.
+3. Muon (AdamW for all but the matrices of the blocks), a high rate that falls in steps; then
+   attention dropout, which spreads each job over more heads, and last without it again, since
+   arithmetic suffers.
 4. The rows of a step are drawn and run by several processes. They and the dropout depend on the
    seed, the step and the worker alone, so that a run which was stopped and resumed from its
    checkpoint ends with the same weights.
@@ -41,13 +42,14 @@ PIECE = r"\n+ *| ?[A-Za-z_]+| ?\d{1,2}| ?[^\sA-Za-z\d_]+|\s+"
 
 @dataclass(frozen=True)
 class Recipe:
-    """The size of the model and how long it is trained."""
+    """The size of the model and how long it is trained: `steps`, and `last` without dropout."""
 
     layers: int = 4
     heads: int = 8
     width: int = 128
     context: int = 128
     steps: int = 4500
+    last: int = 800
     warm_up: int = 150
     rate: float = 3.6e-3
     rate_others: float = 1.8e-3
@@ -124,14 +126,18 @@ def loss_of(model: GPT2LMHeadModel, part: Rows) -> Tensor:
 def pace(recipe: Recipe, step: int) -> float:
     """Warm-up to 1; a third from 35 % of the steps on, a seventh from 50 %; then cosine from 80 %.
 
-    Copying is learned at the high rate, tasks of several steps only at the lower ones.
+    Copying is learned at the high rate, tasks of several steps only at the lower ones. The last
+    steps begin again at a seventh and end with a cosine.
     """
     if step < recipe.warm_up:
         return (step + 1) / recipe.warm_up
     done = step / recipe.steps
     if done < 0.5:
         return 1.0 if done < 0.35 else 1 / 3
-    late = max(0.0, (done - 0.8) / 0.2)
+    if step < recipe.steps:
+        late = max(0.0, (done - 0.8) / 0.2)
+    else:
+        late = max(0.0, ((step - recipe.steps) / recipe.last - 0.4) / 0.6)
     return 0.02 + (1 / 7 - 0.02) * (1 + math.cos(math.pi * late)) / 2
 
 
@@ -178,12 +184,13 @@ def train(
     named, settings = dict(model.named_parameters()), asdict(recipe)
     state = checkpoints.restore(checkpoint, named, optimizer, settings)
     begin, spent = state.get("step", 0), state.get("seconds", 0.0)
-    end = recipe.steps if stop_after is None else min(recipe.steps, stop_after)
+    whole = recipe.steps + recipe.last
+    end = whole if stop_after is None else min(whole, stop_after)
     clock = time.monotonic()
     work = Work(recipe, len(tokenizer), course)
     with (
         teams.team(work.hire, list(named.values()), recipe.workers) as team,
-        bar(recipe.steps, "Steps", quiet, initial=begin) as progress,
+        bar(whole, "Steps", quiet, initial=begin) as progress,
     ):
         for step in range(begin, end):
             loss = _step(team, optimizer, recipe, step)
@@ -219,7 +226,7 @@ class Work:
         lessons = self.course(worker, recipe.workers)
 
         def compute(step: int) -> list[float]:
-            late = step >= recipe.dropout_from * recipe.steps
+            late = recipe.dropout_from * recipe.steps <= step < recipe.steps
             _set_dropout(model, recipe.dropout if late else 0.0)
             model.train()
             parts = lessons(step)
@@ -238,6 +245,8 @@ def _check(recipe: Recipe) -> None:
     for name in ("layers", "heads", "width", "steps", "workers"):
         if getattr(recipe, name) < 1:
             raise MechheadsError(f"--{name} takes 1 or more, got {getattr(recipe, name)}.")
+    if recipe.last < 0:
+        raise MechheadsError(f"--last takes 0 or more, got {recipe.last}.")
     if recipe.width % recipe.heads:
         raise MechheadsError(f"--width {recipe.width} is no multiple of --heads {recipe.heads}.")
 

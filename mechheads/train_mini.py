@@ -12,6 +12,7 @@ def train_mini(
     *,
     out: str = "runs/mini",
     steps: int = 4500,
+    last: int = 800,
     layers: int = 4,
     heads: int = 8,
     width: int = 128,
@@ -27,7 +28,8 @@ def train_mini(
 
     Args:
         out: the folder for the model
-        steps: optimizer steps
+        steps: optimizer steps, the last fifth of them with attention dropout
+        last: steps after these, without dropout
         layers: layers
         heads: heads per layer
         width: width of the residual stream
@@ -47,7 +49,7 @@ def train_mini(
     from .pretraining import Recipe, build_tokenizer, train
 
     tokenizer = build_tokenizer(texts())
-    recipe = Recipe(layers, heads, width, steps=steps, workers=workers, seed=seed)
+    recipe = Recipe(layers, heads, width, steps=steps, last=last, workers=workers, seed=seed)
     folder = Path(out).expanduser()
     train(
         partial(course, seed),
