@@ -29,6 +29,7 @@ from torch import Tensor
 
 from . import checkpoints, gates
 from .errors import MechheadsError
+from .muon import Muon
 from .originals import Original, save_original
 from .outputs import append_row, prepare
 from .progress import bar
@@ -42,14 +43,14 @@ class Settings:
     model: str
     text: str = "tasks"
     length: int = 128
-    steps: int = 1200
+    steps: int = 1300
     batch: int = 128
     slack: float = 0.05
     density: float = 0.004
-    rate: float = 5e-4
+    rate: float = 6e-4
     bias_rate: float = 2e-2
     bias: float = 5.0
-    multiplier: float = 0.3
+    multiplier: float = 1.0
     multiplier_rate: float = 0.02
     multiplier_max: float = 200.0
     distill: float = 1.0
@@ -279,16 +280,27 @@ def measure(student: Student, tests: Sequence[Rows]) -> Outcome:
     return Outcome(gap, opened.sum().item() / edges, int((opened > 0).sum()))
 
 
-def _optimizer(student: Student, settings: Settings) -> torch.optim.AdamW:
-    weights = [p for name, p in student.parameters.items() if name != "edge_gates"]
-    return torch.optim.AdamW(
-        [
-            {"params": weights, "full_rate": settings.rate},
-            {"params": [student.bias], "full_rate": settings.bias_rate},
-        ],
-        betas=(0.9, 0.98),
-        weight_decay=0.0,
-    )
+def _optimizer(student: Student, settings: Settings) -> Muon:
+    """Muon for the matrices of the blocks, AdamW for all else and for low-rank adapters."""
+    named = {name: p for name, p in student.parameters.items() if name != "edge_gates"}
+    ends = ("wte", "wpe", "embed", "lm_head")
+    matrices = {
+        name: p
+        for name, p in named.items()
+        if p.ndim == 2 and not settings.lora and not any(end in name for end in ends)
+    }
+    # GPT-2's queries, keys and values lie side by side in one matrix.
+    joint = [p for name, p in matrices.items() if name.endswith("attn.c_attn.weight")]
+    single = [p for name, p in matrices.items() if not name.endswith("attn.c_attn.weight")]
+    others = [p for name, p in named.items() if name not in matrices]
+    groups = [
+        {"params": joint, "pieces": 3, "full_rate": settings.rate},
+        {"params": single, "pieces": 1, "full_rate": settings.rate},
+        {"params": others, "pieces": 0, "full_rate": settings.rate / 2},
+        {"params": [student.bias], "pieces": 0, "full_rate": settings.bias_rate},
+    ]
+    kept = [group for group in groups if group["params"]]
+    return Muon(kept, betas=(0.9, 0.98), weight_decay=0.0)
 
 
 def _write(

@@ -2,8 +2,9 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
-from mechheads.prompts import Lexicon, Pair, Share, draw, words_as_tokens
+from mechheads.prompts import Lexicon, Maker, Pair, Share, draw, words_as_tokens
 
 from . import TASKS, facts, words
 
@@ -37,14 +38,31 @@ UNDECIDED = {"ioi": 0.12, "ioi_long": 0.12}
 def shares(lexicon: Lexicon, total: int | None = None) -> dict[str, Share]:
     """Every task's share of a training step of about `total` prompts, at least one each."""
     scale = 1.0 if total is None else total / sum(COUNTS.values())
+    makers = {
+        name: tuple(TASKS[name].maker(lexicon, **options) for options in VARIANTS.get(name, [{}]))
+        for name in COUNTS
+    }
+    years = makers["greater_than"]
+    makers["greater_than"] = (*years * 3, *map(_from_01, years))
     return {
         name: Share(
-            tuple(TASKS[name].maker(lexicon, **options) for options in VARIANTS.get(name, [{}])),
+            makers[name],
             max(1, round(count * scale)),
             UNDECIDED.get(name, 0.0),
         )
         for name, count in COUNTS.items()
     }
+
+
+def _from_01(make: Maker) -> Maker:
+    """The corrupted prompts, which begin in the year 01, with any later year for an answer."""
+
+    def made(rng: random.Random) -> Pair:
+        pair = make(rng)
+        years = (*pair.wrong, *pair.answers)
+        return replace(pair, clean=pair.corrupt, answers=years[2:], wrong=years[:2])
+
+    return made
 
 
 def echoed_words(lexicon: Lexicon) -> list[str]:

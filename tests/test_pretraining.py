@@ -1,5 +1,6 @@
 import math
 import random
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -109,6 +110,15 @@ def test_repeated_words_weigh_where_they_can_be_known():
                 assert any(own[j : j + len(before)] == before for j in range(len(own)))
             shuffled += own != again
     assert 5 < shuffled < 30
+
+
+def test_a_quarter_of_the_years_begin_as_corrupted_prompts_do(tokenizer):
+    share = replace(shares(tokenizer_lexicon(tokenizer, "mini"))["greater_than"], count=400)
+    drawn = examples(share, random.Random(0))
+    first = [int(answer) for prompt, answer in drawn if re.search(r"year \d\d01 to", prompt)]
+    assert 60 < len(first) < 140
+    assert min(first) >= 2
+    assert max(first) > 90
 
 
 def test_undecided_prompts_are_answered_by_a_name_that_they_hold(tokenizer):
