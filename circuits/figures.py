@@ -248,7 +248,10 @@ def _spots(heads: Sequence[Head]) -> dict[Head, tuple[float, float]]:
     for i, layer in enumerate(sorted({layer for layer, _ in heads})):
         here = sorted(head for other, head in heads if other == layer)
         for j, head in enumerate(here):
-            spots[(layer, head)] = (j - (len(here) - 1) / 2 + (0.25 if i % 2 else 0.0), layer)
+            spots[(layer, head)] = (
+                j - (len(here) - 1) / 2 + (0.25 if i % 2 else 0.0),
+                float(layer),
+            )
     return spots
 
 

@@ -15,25 +15,27 @@ PAIR = ("mini", "mini-sparse")
 BARS = {
     "mini": {
         "ioi": 0.98,
-        "ioi_long": 0.96,
-        "docstring": 0.95,
-        "math": 0.96,
-        "syntax": 0.98,
-        "common_sense": 0.90,
+        "ioi_long": 0.98,
+        "docstring": 0.98,
+        "math": 0.90,
+        "syntax": 0.97,
+        "common_sense": 0.98,
+        "retrieval": 0.98,
         "knowledge_recall": 0.98,
-        "math_calculation": 0.90,
+        "math_calculation": 0.92,
         "inference": 0.95,
     },
     "mini-sparse": {
-        "ioi": 0.90,
-        "ioi_long": 0.86,
-        "docstring": 0.88,
-        "math": 0.90,
+        "ioi": 0.95,
+        "ioi_long": 0.94,
+        "docstring": 0.95,
+        "math": 0.75,
         "syntax": 0.95,
-        "common_sense": 0.90,
-        "knowledge_recall": 0.95,
-        "math_calculation": 0.89,
-        "inference": 0.89,
+        "common_sense": 0.96,
+        "retrieval": 0.98,
+        "knowledge_recall": 0.98,
+        "math_calculation": 0.80,
+        "inference": 0.90,
     },
 }
 
@@ -66,14 +68,11 @@ def test_held_out_accuracy_is_what_the_card_says(task, model):
     assert found.clean["top1"].mean() >= BARS[model.cfg.model_name][task]
 
 
-def test_what_the_cards_call_beyond_them_is(model):
-    prompts = tasks.make("retrieval", lexicon(model), n=64, seed=7)
-    assert "cannot do retrieval" in (evaluate(model, prompts, quiet=True).warning or "")
-
-
 def test_greater_than_is_known_by_its_probability(model):
     prompts = tasks.make("greater_than", lexicon(model), n=64, seed=7)
-    assert evaluate(model, prompts, quiet=True).clean["prob_diff"].mean() >= 0.7
+    found = evaluate(model, prompts, quiet=True)
+    assert found.clean["prob_diff"].mean() >= 0.75
+    assert found.warning is None
 
 
 def test_only_the_sparse_one_leaves_edges_out(model):

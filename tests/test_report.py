@@ -18,7 +18,7 @@ WATCH = """<script>window.errors = [];
 addEventListener('error', e => errors.push(e.message || 'not loaded'), true);
 console.error = (...words) => errors.push(words.join(' '));</script>"""
 HOVER = """<script>addEventListener('load', () => setTimeout(() => {
-  Plotly.Fx.hover('figure-0', [{curveNumber: 0, pointNumber: [1, 2]}]);
+  Plotly.Fx.hover('figure-0', {xval: 2, yval: 1});
   setTimeout(() => {
     const hover = document.querySelector('#figure-0 .hoverlayer');
     document.body.dataset.hover = hover ? hover.textContent : '';
