@@ -16,7 +16,11 @@ Head = tuple[int, int]
 
 @dataclass(frozen=True)
 class Circuit:
-    """Heads as (layer, head), from the most important on where that is known."""
+    """Heads as (layer, head), from the most important on where that is known.
+
+    A soft circuit has a gate from 0 to 1 for each head, by which its z is scaled; a head without
+    one is wholly there.
+    """
 
     name: str
     heads: tuple[Head, ...]
@@ -24,6 +28,7 @@ class Circuit:
     model: str = ""
     roles: Mapping[Head, str] = field(default_factory=dict)
     source: str = ""
+    gates: Mapping[Head, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """How many heads."""
@@ -46,6 +51,7 @@ class Circuit:
         """Write it as JSON."""
         heads = [
             {"layer": layer, "head": head, "role": self.roles.get((layer, head), "")}
+            | ({"gate": self.gates[layer, head]} if (layer, head) in self.gates else {})
             for layer, head in self.heads
         ]
         content = {
@@ -66,6 +72,11 @@ class Circuit:
             if content["schema"] != 1:
                 raise ValueError(f"schema {content['schema']}, not 1")
             listed = [(int(h["layer"]), int(h["head"]), str(h["role"])) for h in content["heads"]]
+            gates = {
+                (int(h["layer"]), int(h["head"])): float(h["gate"])
+                for h in content["heads"]
+                if "gate" in h
+            }
             names = [str(content[key]) for key in ("name", "task", "model", "source")]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MechheadsError(f"{file} is no circuit that can be read ({error!r}).") from None
@@ -76,6 +87,7 @@ class Circuit:
             names[2],
             {(layer, head): role for layer, head, role in listed if role},
             names[3],
+            gates,
         )
 
 

@@ -133,7 +133,7 @@ class Discovery:
             "metric": self.curve.metric,
             "metric_clean": float(clean[self.curve.metric].mean()),
             "metric_corrupt": float(self.evaluation.corrupt[self.curve.metric].mean()),
-            "ranking_prompts": len(self.effects.values),
+            f"ranking_{self.effects.over}": len(self.effects.values),
             "judging_prompts": self.curve.values.shape[1],
             "accuracy": float(clean["accuracy"].mean()),
             "warning": self.evaluation.warning,

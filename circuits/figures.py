@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mechheads.figures import COLORS, FONT, escaped
+from mechheads.figures import COLORS, FONT, band, escaped
 from mechheads.heads import name_of
 from mechheads.patterns import draw_weights
 
@@ -26,7 +26,7 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
 
     frame = curve.frame()
     figure = go.Figure()
-    _band(figure, frame["k"], frame["random_low"], frame["random_high"], RANDOM)
+    band(figure, frame["k"], frame["random_low"], frame["random_high"], RANDOM)
     figure.add_scatter(
         x=frame["k"],
         y=frame["random_mean"],
@@ -34,7 +34,7 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
         line={"color": RANDOM, "dash": "dot"},
         hovertemplate="random, k = %{x}: %{y:.1%}<extra></extra>",
     )
-    _band(figure, frame["k"], frame["ci_low"], frame["ci_high"], OURS)
+    band(figure, frame["k"], frame["ci_low"], frame["ci_high"], OURS)
     added = ["none", *(name_of(*head) for head in curve.ranking)]
     figure.add_scatter(
         x=frame["k"],
@@ -112,7 +112,7 @@ def draw_comparison(comparison: "Comparison", *, edges: bool = False) -> "go.Fig
             # Nothing kept uses no edges, which a logarithm has no place for.
             kept = frame[x > 0] if edges else frame
             x = x[x > 0] if edges else x
-            _band(figure, x, kept["ci_low"], kept["ci_high"], color, **place)
+            band(figure, x, kept["ci_low"], kept["ci_high"], color, **place)
             figure.add_scatter(
                 x=x,
                 y=kept["explained"],
@@ -253,17 +253,3 @@ def _spots(heads: Sequence[Head]) -> dict[Head, tuple[float, float]]:
                 float(layer),
             )
     return spots
-
-
-def _band(figure: Any, x: Any, low: Any, high: Any, color: str, **place: Any) -> None:
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    figure.add_scatter(
-        x=[*x, *reversed(list(x))],
-        y=[*high, *reversed(list(low))],
-        fill="toself",
-        fillcolor=f"rgba({red},{green},{blue},0.18)",
-        line={"width": 0},
-        hoverinfo="skip",
-        showlegend=False,
-        **place,
-    )

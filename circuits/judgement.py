@@ -84,7 +84,10 @@ def judge(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Judgement:
-    """All these sets of heads in a few passes; use prompts that did not rank the heads."""
+    """All these sets of heads in a few passes; use prompts that did not rank the heads.
+
+    A soft circuit's heads are kept as far as its gates say.
+    """
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     inside = set(circuit.heads)
@@ -96,6 +99,9 @@ def judge(
         *([other for other in circuit.heads if other != head] for head in circuit.heads),
     ]
     keep = torch.stack([keep_only(kept, layers, heads) for kept in sets])
+    for (layer, head), gate in circuit.gates.items():
+        keep[2, layer, head] *= gate
+        keep[4:, layer, head] *= gate
     values = measure_masks(
         model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=quiet
     )

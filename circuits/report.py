@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.metrics import METRICS
 from mechheads.outputs import write_text
-from mechheads.pages import Section, write_markdown, write_page
+from mechheads.pages import Section
+from mechheads.reports import write_reports
 from mechheads.runs import Record, write_table
 
 from .circuit import auroc
@@ -18,8 +19,6 @@ from .published import published_for
 
 if TYPE_CHECKING:
     import pandas as pd
-
-REPORT = "report.html"
 
 
 def write_discovery(folder: Path, found: Discovery, record: Record) -> None:
@@ -33,7 +32,7 @@ def write_discovery(folder: Path, found: Discovery, record: Record) -> None:
     write_text(folder / "importances.json", json.dumps(importances(found), indent=1) + "\n")
     found.save(folder)
     title = f"{found.curve.task} on {found.curve.model}: which heads do the job?"
-    _write_reports(
+    write_reports(
         folder, title, _discovery_sections(found), record, found.sentence, found.evaluation.warning
     )
 
@@ -44,7 +43,7 @@ def write_comparison(folder: Path, found: Comparison, record: Record) -> None:
     write_table(folder, "edges.csv", found.edge_frame())
     title = f"{found.models[0]} and {found.models[1]}: how many heads does each need?"
     warning = " ".join(t.warning for t in found.tasks if t.warning)
-    _write_reports(folder, title, _comparison_sections(found), record, found.sentence, warning)
+    write_reports(folder, title, _comparison_sections(found), record, found.sentence, warning)
 
 
 def importances(found: Discovery) -> dict[str, Any]:
@@ -77,11 +76,15 @@ def circuit_paths(found: Discovery, k: int) -> "pd.DataFrame":
 
 def _discovery_sections(found: Discovery) -> list[Section]:
     metric, scored = (METRICS[m].label for m in (found.curve.metric, found.effects.metric))
+    method = found.effects.method
+    what = f"How far the {scored} moves when the head alone is changed ({method})"
+    if found.effects.quantity:
+        what = f"{found.effects.quantity.capitalize()} ({method})"
     sections = [
         Section(
             "Effect of every head",
-            f"How far the {scored} moves when the head alone is changed ({found.effects.method}), "
-            f"mean over {len(found.effects.values)} prompts. Red heads help, blue ones hinder. "
+            f"{what}, mean over {len(found.effects.values)} {found.effects.over}. Red heads help, "
+            "blue ones hinder. "
             "Point at a cell for its interval and p-value, which is corrected for the number of "
             "heads.",
             found.effects.plot(),
@@ -160,24 +163,6 @@ def _comparison_sections(found: Comparison) -> list[Section]:
     ]
 
 
-def _write_reports(
-    folder: Path,
-    title: str,
-    sections: list[Section],
-    record: Record,
-    headline: str,
-    warning: str | None,
-) -> None:
-    about = [
-        Section("Settings", table={k: "" if v is None else v for k, v in record.settings.items()}),
-        Section("Provenance", table=_flat(record.provenance)),
-        Section("Make it again", code=[record.command]),
-    ]
-    words: dict[str, str] = {"headline": headline, "warning": warning or ""}
-    write_page(folder / REPORT, title, [*sections, *about], **words)
-    write_markdown(folder / "report.md", title, [*sections, *about], **words)
-
-
 def _strongest(found: Discovery) -> "pd.DataFrame":
     heads = found.effects.ranking(signed=found.signed)
     frame = found.effects.top(max(10, min(25, len(found.judgement.heads))), signed=found.signed)
@@ -233,13 +218,3 @@ def _against_published(found: Discovery) -> "pd.DataFrame | None":
     return pd.DataFrame(
         rows, columns=pd.Index(["published", "precision", "recall", "Jaccard", "AUROC"])
     )
-
-
-def _flat(values: Mapping[str, Any]) -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}: {inner}": v for inner, v in value.items()}
-        else:
-            flat[key] = "" if value is None else value
-    return flat

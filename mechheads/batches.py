@@ -10,6 +10,7 @@
 """
 
 import itertools
+import random
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -102,6 +103,21 @@ def batches(model: Model, prompts: Prompts, max_tokens: int = 16384) -> Iterator
             chunk.append((i, tokens))
             used += cost
         yield _batch(chunk)
+
+
+def minibatches(model: Model, prompts: Prompts, size: int, seed: int) -> list[Batch]:
+    """The prompts as batches of at most `size` prompts of one length each, mixed by the seed."""
+    groups: dict[int, list[tuple[int, _Tokens]]] = defaultdict(list)
+    order = list(range(len(prompts)))
+    random.Random(seed).shuffle(order)
+    for i in order:
+        tokens = _tokenize(model, prompts.pairs[i], _where(i, prompts.pairs[i], prompts))
+        groups[len(tokens.clean)].append((i, tokens))
+    return [
+        _batch(group[begin : begin + size])
+        for _, group in sorted(groups.items())
+        for begin in range(0, len(group), size)
+    ]
 
 
 def token_ids(model: Model, text: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from .errors import MechheadsError, suggest
@@ -22,6 +22,8 @@ from .prompts import read
 
 VERBS = {
     "discover": "find the heads that do a task, what they explain, and a report",
+    "gate": "fit gates: which heads facilitate, which interfere, which do not matter",
+    "mask": "mask top heads or random ones and judge what the model then says",
     "compare": "two models or two runs: how many heads and edges does each need",
     "verify": "run a folder's settings again and say whether the numbers are the same",
     "show": "look at a task: its prompts, and whether a model can do it",
@@ -70,6 +72,7 @@ def arguments(
 
     parameters = inspect.signature(verb).parameters
     named = {name: p for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    argv = [_spelled(word, named) for word in argv]
     _check_flags(argv, named, list(more()), verb)
     recorded: dict[str, Any] = {}
 
@@ -88,8 +91,7 @@ def arguments(
         raise MechheadsError(f"{what}. {_see(verb)}") from None
     for name, parameter in named.items():
         if name in recorded:
-            flag = f"--{name.replace('_', '-')}"
-            recorded[name] = read(recorded[name], parameter.annotation, flag)
+            recorded[name] = read(recorded[name], parameter.annotation, flag_of(name))
     return recorded
 
 
@@ -107,9 +109,9 @@ def help_text(verb: Callable[..., None], notes: str = "") -> str:
             usage.append(name.upper())
             rows.append((name.upper(), about.get(name, "")))
             continue
-        value = "" if p.annotation is bool else f" {name.upper()}"
+        value = "" if p.annotation is bool else f" {name.upper().rstrip('_')}"
         shown = "" if p.default is None or p.default is False else f" [{p.default}]"
-        rows.append((f"--{name.replace('_', '-')}{value}", about.get(name, "") + shown))
+        rows.append((f"{flag_of(name)}{value}", about.get(name, "") + shown))
     width = max((len(flag) for flag, _ in rows), default=0) + 2
     lines = [f"Usage: {' '.join(usage)} [flags]", "", document.summary or ""]
     if document.description:
@@ -126,6 +128,18 @@ def help_text(verb: Callable[..., None], notes: str = "") -> str:
     return "\n".join(lines).rstrip()
 
 
+def flag_of(name: str) -> str:
+    """The flag of an argument; a word that Python keeps for itself has an underscore behind it."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
+
+
+def _spelled(word: str, named: Mapping[str, inspect.Parameter]) -> str:
+    """--lambda as --lambda_, where that is the argument's name."""
+    flag, equals, value = word.partition("=")
+    name = f"{flag[2:].replace('-', '_')}_"
+    return f"--{name}{equals}{value}" if flag.startswith("--") and name in named else word
+
+
 def _check_flags(
     argv: Sequence[str], named: dict[str, inspect.Parameter], more: list[str], verb: Callable
 ) -> None:
@@ -138,7 +152,7 @@ def _check_flags(
         flag, has_value = word[2:].partition("=")[0], "=" in word
         name = flag.replace("-", "_")
         if name not in (*named, *more):
-            flags = [f"--{n.replace('_', '-')}" for n in (*named, *more)]
+            flags = [flag_of(n) for n in (*named, *more)]
             raise MechheadsError(
                 f"unknown flag --{flag}.{suggest('--' + flag, flags)} {_see(verb)}"
             )

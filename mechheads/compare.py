@@ -71,8 +71,10 @@ def compare(
     say(f"Loading {standard}, {sparse} ...", quiet)
     from circuits import comparison
     from circuits.curve import check_draws
-    from circuits.report import REPORT, write_comparison
+    from circuits.report import write_comparison
     from circuits.search import check_search
+
+    from .reports import REPORT
 
     check_search("top", threshold)
     check_draws(draws)

@@ -89,12 +89,13 @@ def discover(
     say(f"Loading {model} ...", quiet)
     from circuits import discovery
     from circuits.curve import check_draws
-    from circuits.report import REPORT, write_discovery
+    from circuits.report import write_discovery
     from circuits.search import check_search
 
     from . import metrics
     from .models import load
     from .provenance import provenance
+    from .reports import REPORT
 
     check_search(search, threshold)
     check_draws(draws)

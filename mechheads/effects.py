@@ -23,7 +23,9 @@ class HeadEffects:
 
     `clean` and `corrupt` are the metric of the untouched runs. `settings` are the method's own
     options, `notes` what it found beside the effects. `unit` is what a column stands for: a head,
-    or a key-value head where several heads share one.
+    or a key-value head where several heads share one. Where a method has fitted something anew with
+    several seeds, `over` says so: a row of `values` is then a seed, and `quantity` is what it has
+    of each head instead of a change of the metric.
     """
 
     task: str
@@ -36,6 +38,8 @@ class HeadEffects:
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     unit: str = "head"
+    over: str = "prompts"
+    quantity: str = ""
 
     @property
     def scores(self) -> Float[Tensor, "layer head"]:

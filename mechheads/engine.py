@@ -94,12 +94,13 @@ def all_apart(edit: "Edit", state_of: Variants) -> tuple[States, Variants, "Edit
 class Replace:
     """z becomes source + keep * (z - source): kept at 1, replaced at 0. Without a source, z * keep.
 
-    With `at`, only that position of each variant changes.
+    With `at`, only that position of each variant changes; with `since`, only positions from it on.
     """
 
     keep: Float[Tensor, "variant layer head"]
     source: Sequence[Float[Tensor, "row pos head d_head"]] | None = None
     at: Int[Tensor, " variant"] | None = None
+    since: int = 0
 
     @property
     def variants(self) -> int:
@@ -119,10 +120,12 @@ class Replace:
     def __call__(self, layer: int, z: Z, where: slice) -> Z:
         """The z of a layer at the positions `where`."""
         keep = self.keep[:, layer, None, None, :, None].to(z)
+        positions = torch.arange(where.start, where.stop, device=z.device)
         if self.at is not None:
-            positions = torch.arange(where.start, where.stop, device=z.device)
             here = (positions == self.at.to(z.device)[:, None])[:, None, :, None, None]
             keep = torch.where(here, keep, 1.0)
+        if self.since > where.start:
+            keep = torch.where((positions >= self.since)[:, None, None], keep, 1.0)
         if self.source is None:
             return z * keep
         return torch.lerp(self.source[layer][:, where], z, keep)
@@ -136,7 +139,7 @@ class Replace:
         # One variant stands for each state.
         chosen = torch.zeros(int(after.max()) + 1, dtype=torch.long)
         chosen[after] = torch.arange(len(after))
-        return state_of[chosen], after, Replace(self.keep[chosen], self.source)
+        return state_of[chosen], after, Replace(self.keep[chosen], self.source, since=self.since)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,43 @@ class States:
     residual: Float[Tensor, "state row pos d_model"]
 
 
+class Cache:
+    """Keys and values of every layer, with room for so many positions."""
+
+    def __init__(self, layers: int, room: int) -> None:
+        """Empty."""
+        self.length, self.room = 0, room
+        self.keys: list[Tensor | None] = [None] * layers
+        self.values: list[Tensor | None] = [None] * layers
+
+    def with_new(
+        self,
+        layer: int,
+        k: Float[Tensor, "row pos kv_head d_head"],
+        v: Float[Tensor, "row pos kv_head d_head"],
+    ) -> tuple[Float[Tensor, "row all kv_head d_head"], Float[Tensor, "row all kv_head d_head"]]:
+        """All keys and values of a layer up to and with these new ones, which are kept."""
+        end = self.length + k.shape[1]
+        both = []
+        for held, new in ((self.keys, k), (self.values, v)):
+            room = held[layer]
+            if room is None:
+                room = held[layer] = new.new_empty(len(new), self.room, *new.shape[2:])
+            room[:, self.length : end] = new
+            both.append(room[:, :end])
+        return both[0], both[1]
+
+    def copies(self, n: int) -> "Cache":
+        """The same for n variants of every row."""
+        made = Cache(len(self.keys), self.room)
+        made.length = self.length
+        made.keys, made.values = (
+            [None if x is None else x.repeat(n, 1, 1, 1) for x in held]
+            for held in (self.keys, self.values)
+        )
+        return made
+
+
 class Fast:
     """Runs the model's layers directly."""
 
@@ -143,7 +180,7 @@ class Fast:
             z = self._attend(i, self._queries(i, x, begin), k, v)
             z = z.unflatten(0, residual.shape[:2])
             states = self._finish(i, states, z, edit, slice(begin, n), None)
-        return states.residual[states.state_of, :, -run.steps :]
+        return _picked(states.residual, states.state_of)[:, :, -run.steps :]
 
     def _from(self, run: Run, layer: int) -> int:
         """The first position that a layer must compute."""
@@ -167,16 +204,40 @@ class Fast:
             residual = residual + (self._mlp(i, residual) if beside is None else beside)
         if edit.touches(i):
             parents, state_of, part = edit.branch(i, state_of)
-            residual, z = residual[parents], part(i, z[parents], where)
-        residual = residual + self._out(i, z)
-        if not self.cfg.parallel_attn_mlp and not self.cfg.attn_only:
-            residual = residual + self._mlp(i, residual)
-        return States(state_of, residual)
+            residual, z = _picked(residual, parents), part(i, _picked(z, parents), where)
+        return States(state_of, self._after_heads(i, residual, z))
 
-    def _out(
-        self, i: int, z: Float[Tensor, "state row pos head d_head"]
+    def _after_heads(
+        self,
+        i: int,
+        residual: Float[Tensor, "state row pos d_model"],
+        z: Float[Tensor, "state row pos head d_head"],
     ) -> Float[Tensor, "state row pos d_model"]:
-        return _linear(z.flatten(3), *self.layers[i].out)
+        """What the heads write, and an MLP that comes after them."""
+        residual = residual + _linear(z.flatten(3), *self.layers[i].out)
+        if self.cfg.parallel_attn_mlp or self.cfg.attn_only:
+            return residual
+        return residual + self._mlp(i, residual)
+
+    def grow(
+        self,
+        entering: Float[Tensor, "variant row pos d_model"],
+        cache: Cache,
+        edit: Edit,
+    ) -> Float[Tensor, "variant row pos d_model"]:
+        """The residual stream after the last layer at new positions, which the cache then holds."""
+        residual, new = entering, entering.shape[2]
+        where = slice(cache.length, cache.length + new)
+        for i in range(len(self.layers)):
+            x = self._norm(i, "ln1", residual.flatten(0, 1))
+            k, v = cache.with_new(i, *self._keys_values(i, x, where.start))
+            z = self._attend(i, self._queries(i, x, where.start), k, v)
+            z = z.unflatten(0, residual.shape[:2])
+            if self.cfg.parallel_attn_mlp:
+                residual = residual + self._mlp(i, residual)
+            residual = self._after_heads(i, residual, edit(i, z, where) if edit.touches(i) else z)
+        cache.length += new
+        return residual
 
     def _norm(
         self, i: int, name: str, x: Float[Tensor, "*rows pos d_model"]
@@ -291,6 +352,17 @@ def _heads(
     x: Float[Tensor, "row pos d_model"], weights: tuple[Tensor, Tensor], d_head: int
 ) -> Float[Tensor, "row pos head d_head"]:
     return _linear(x, *weights).unflatten(2, (-1, d_head))
+
+
+def _picked(
+    x: Float[Tensor, "state *rest"], index: Int[Tensor, " picked"]
+) -> Float[Tensor, "picked *rest"]:
+    """x[index], without a copy where that is x itself or one state for all."""
+    if len(x) == 1:
+        return x.expand(len(index), *x.shape[1:])
+    if len(x) == len(index) and bool((index == torch.arange(len(x))).all()):
+        return x
+    return x[index]
 
 
 def _copies(x: Float[Tensor, "row *rest"], n: int) -> Float[Tensor, "copy *rest"]:

@@ -25,6 +25,7 @@ def heat_map(effects: HeadEffects) -> "go.Figure":
     layers, heads = scores.shape
     letter = "H" if effects.unit == "head" else "KV"
     largest = float(scores.abs().max()) or 1.0
+    said = effects.quantity or f"effect on<br>{METRICS[effects.metric].label}"
     hover = [
         [
             f"L{layer}{letter}{head}<br>effect {float(scores[layer, head]):.4f}<br>"
@@ -43,7 +44,7 @@ def heat_map(effects: HeadEffects) -> "go.Figure":
             zmid=0,
             zmin=-largest,
             zmax=largest,
-            colorbar={"title": {"text": f"effect on<br>{METRICS[effects.metric].label}"}},
+            colorbar={"title": {"text": said}},
         )
     )
     figure.update_xaxes(title_text="head" if letter == "H" else "key-value head", dtick=1)
@@ -57,6 +58,21 @@ def heat_map(effects: HeadEffects) -> "go.Figure":
         margin={"t": 30, "r": 20},
     )
     return figure
+
+
+def band(figure: Any, x: Any, low: Any, high: Any, color: str, **place: Any) -> None:
+    """Shade what lies between two curves."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    figure.add_scatter(
+        x=[*x, *reversed(list(x))],
+        y=[*high, *reversed(list(low))],
+        fill="toself",
+        fillcolor=f"rgba({red},{green},{blue},0.18)",
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+        **place,
+    )
 
 
 def escaped(text: str) -> str:

@@ -47,6 +47,12 @@ METHODS: Mapping[str, Method] = {
         Method("hybrid", "screening", "attribution, the strongest verified", ("verify", "sample")),
         Method("path", "paths", "exact direct effect on the logits or a head", ("to", "part")),
         Method("direct", "writes", "direct logit attribution"),
+        Method(
+            "gating",
+            "gating.scoring",
+            "gates fitted to the task: facilitation less interference",
+            ("seeds", "updates", "batch"),
+        ),
     )
 }
 

@@ -49,7 +49,7 @@ class Metric:
 
 def score(logits: Float[Tensor, "*variant row steps vocab"], batch: Batch) -> Scores:
     """The scores of all answers from the logits at the last positions of the batch's rows."""
-    logits = logits.float()
+    logits = _single(logits)
     present = batch.choices >= 0
     tokens = batch.choices.clamp(min=0).to(logits.device)
     rows = batch.row_of.to(logits.device)
@@ -78,7 +78,7 @@ def score_answers(logits: Float[Tensor, "*variant row vocab"], batch: Batch) -> 
     Log probabilities lack a term that all answers share; what is said is not known.
     """
     tokens = torch.searchsorted(answer_tokens(batch), batch.choices[:, :, 0]).to(logits.device)
-    said = logits.float()[..., batch.row_of.to(logits.device), tokens].cpu()
+    said = _single(logits)[..., batch.row_of.to(logits.device), tokens].cpu()
     real = batch.choices[:, :, 0] >= 0
     return Scores(
         logprob=said.where(real, -torch.inf),
@@ -142,6 +142,11 @@ def find(name: str) -> Metric:
     if name not in METRICS:
         raise unknown("metric", name, METRICS)
     return METRICS[name]
+
+
+def _single(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Half precision as single."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _mean(s: Scores, which: Bool[Tensor, "batch choice"]) -> Float[Tensor, "*variant batch"]:

@@ -159,6 +159,36 @@ class Prompts:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Question:
+    """A prompt that is answered freely, and the answers that are right.
+
+    `function` is the cognitive function that it exercises.
+    """
+
+    prompt: str
+    answers: tuple[str, ...]
+    function: str
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions of one task or function, with the pairs they come from where there are any."""
+
+    name: str
+    items: tuple[Question, ...]
+    prompts: Prompts | None = None
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.items)
+
+    def digest(self) -> str:
+        """SHA-256 of the text of all questions, for provenance."""
+        rows = [[q.prompt, q.answers, q.function] for q in self.items]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
 def read(value: Any, kind: Any, name: str) -> Any:
     """`value` as the annotated type `kind` (str, int, float, bool, Literal, X | None).
 

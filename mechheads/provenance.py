@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .models import Model
-from .prompts import Prompts
+from .prompts import Prompts, Questions
 from .sources import Source
 
 PACKAGES = ("mechheads", "numpy", "pandas", "scipy", "torch", "transformer-lens", "transformers")
@@ -19,7 +19,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.tx
 
 
 def provenance(
-    model: Model, source: Source, prompts: Sequence[Prompts], seed: int
+    model: Model, source: Source, prompts: Sequence[Prompts | Questions], seed: int
 ) -> dict[str, Any]:
     """All that a number may depend on, the settings aside."""
     tokenizer = [source.folder / name for name in TOKENIZER_FILES]

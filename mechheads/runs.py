@@ -72,7 +72,7 @@ def command(verb: str, settings: Mapping[str, Any]) -> str:
     words = ["python", "-m", f"mechheads.{verb}"]
     for name, value in settings.items():
         default = parameters[name].default if name in parameters else None
-        flag = f"--{name.replace('_', '-')}"
+        flag = f"--{name.rstrip('_').replace('_', '-')}"
         if name in ("task", "tasks", "model") or value != default:
             switch = name in parameters and parameters[name].annotation is bool
             words += [flag] if switch else [flag, str(value)]

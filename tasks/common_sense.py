@@ -23,7 +23,7 @@ from .layout import Item, question_maker
 LETTERS = "ABCDE"
 
 
-def maker(lexicon: Lexicon, *, choices: int = 4, shots: int = 1) -> Maker:
+def maker(lexicon: Lexicon, *, choices: int = 4, shots: int = 1, instruction: bool = True) -> Maker:
     """Questions about categories, uses and places with `choices` options from A on."""
     if not 2 <= choices <= len(LETTERS):
         raise MechheadsError(f"--choices takes 2 to {len(LETTERS)} options, got {choices}.")
@@ -53,4 +53,4 @@ def maker(lexicon: Lexicon, *, choices: int = 4, shots: int = 1) -> Maker:
 
         return item(one, answer), item(two, other)
 
-    return question_maker(lexicon, "Choose the right option.", items, shots)
+    return question_maker(lexicon, "Choose the right option." if instruction else "", items, shots)

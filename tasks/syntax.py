@@ -77,11 +77,22 @@ KINDS: dict[str, tuple[str, Callable[[random.Random], Twins]]] = {
 Kind = Literal["all", "past", "plural", "question", "negation", "agreement"]
 
 
-def maker(lexicon: Lexicon, *, kind: Kind = "all", shots: int = 1) -> Maker:
-    """Prompts of one kind (past, plural, question, negation, agreement) or of all in turn."""
+def maker(
+    lexicon: Lexicon, *, kind: Kind = "all", shots: int = 1, instruction: bool = True
+) -> Maker:
+    """Prompts of one kind (past, plural, question, negation, agreement) or of all in turn.
+
+    Without the instruction line, the solved examples alone say what is asked.
+    """
     chosen = list(KINDS) if kind == "all" else [kind]
     makers = [
-        question_maker(lexicon, *KINDS[name], shots, memorised=name in ("past", "plural"))
+        question_maker(
+            lexicon,
+            KINDS[name][0] if instruction else "",
+            KINDS[name][1],
+            shots,
+            memorised=name in ("past", "plural"),
+        )
         for name in chosen
     ]
 

@@ -1,0 +1,176 @@
+"""Contrastive gating: the heads that one kind of prompt needs and another can do without.
+
+loss = - log p(retain) + max(log p(forget) - log p(retain), -5) - lambda * mean of clipped logits,
+
+with log p the mean log probability per target token of an update's prompts, and no gradient through
+the log p(retain) that is subtracted. The floor of -5 ends the reward for forgetting once the
+forgotten answer is e^5 times less likely than the retained one. lambda > 0 keeps heads open that
+neither needs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..masks import measure_masks
+from ..models import Model
+from ..progress import bar
+from ..prompts import Prompts
+from ..storage import load_result, save_result
+from .fitting import Gates, Recipe, descend, first_logits, make_course, variants_at_once
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+FLOOR = -5.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One kind of prompt: what gates are fitted to, and what they are tested on."""
+
+    name: str
+    fitted: Prompts
+    tested: Prompts
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The gates of every seed, and the accuracy (out of all tokens) of both sides, held out.
+
+    `left_out` names the task that the gates have never seen, if there is one.
+    """
+
+    retain: str
+    forget: str
+    left_out: str
+    gates: Float[Tensor, "seed layer head"]
+    before: Float[Tensor, " 2"]
+    after: Float[Tensor, "2 seed"]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Trials on one model; several where each task of a family was left out in turn."""
+
+    model: str
+    trials: tuple[Trial, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def frame(self) -> "pd.DataFrame":
+        """A tidy frame: left_out, side, prompts, seed, before, after."""
+        import pandas as pd
+
+        rows = [
+            (t.left_out, side, name, seed, t.before[i].item(), value)
+            for t in self.trials
+            for i, (side, name) in enumerate((("retain", t.retain), ("forget", t.forget)))
+            for seed, value in enumerate(t.after[i].tolist())
+        ]
+        columns = ["left_out", "side", "prompts", "seed", "before", "after"]
+        return pd.DataFrame(rows, columns=pd.Index(columns))
+
+    def summary(self) -> "pd.DataFrame":
+        """For the figure: task, side, state, accuracy, and the range over seeds."""
+        import pandas as pd
+
+        rows = []
+        for t in self.trials:
+            for i, side in enumerate(("retain", "forget")):
+                name = t.left_out or (t.retain, t.forget)[i]
+                before = t.before[i].item()
+                ends = (t.after[i].mean().item(), t.after[i].min().item(), t.after[i].max().item())
+                rows.append((name, side, "before", before, before, before))
+                rows.append((name, side, "after", *ends))
+        columns = ["task", "side", "state", "accuracy", "low", "high"]
+        return pd.DataFrame(rows, columns=pd.Index(columns))
+
+    def gate_frame(self) -> "pd.DataFrame":
+        """A tidy frame: left_out, seed, layer, head, gate."""
+        import pandas as pd
+
+        from ..effects import tidy
+
+        parts = []
+        for t in self.trials:
+            part = tidy(("seed", "layer", "head"), {"gate": t.gates})
+            part.insert(0, "left_out", t.left_out)
+            parts.append(part)
+        return pd.concat(parts, ignore_index=True)
+
+    def plot(self) -> "go.Figure":
+        """Accuracies before and after."""
+        from .figures import draw_contrast
+
+        return draw_contrast(self)
+
+    def save(self, file: Path) -> Path:
+        """Write it whole, as safetensors."""
+        return save_result(self, file)
+
+    @classmethod
+    def load(cls, file: Path) -> "Contrast":
+        """Read what `save` wrote."""
+        return load_result(cls, file)
+
+
+def contrast(
+    model: Model,
+    retain: Side,
+    forget: Side,
+    recipe: Recipe | None = None,
+    *,
+    left_out: str = "",
+    budget: int | None = None,
+    quiet: bool = False,
+) -> Trial:
+    """Gates that keep one side's answers and lose the other's, tested on held-out prompts."""
+    recipe = (recipe or Recipe()).settled(model)
+    recipe.check()
+    assert recipe.batch is not None
+    courses = [
+        make_course(model, side.fitted, recipe.batch, recipe.seed) for side in (retain, forget)
+    ]
+    size = min(variants_at_once(model, course, budget) for course in courses)
+
+    def objective(update: int, gates: Gates) -> Float[Tensor, " variant"]:
+        kept, lost = (course.nll(update, gates) for course in courses)
+        return kept + (kept.detach() - lost).clamp(min=FLOOR)
+
+    logits = first_logits(recipe, (model.cfg.n_layers, model.cfg.n_heads))
+    pull = torch.full((recipe.seeds,), recipe.strength)
+    with bar(recipe.updates, "Updates", quiet) as progress:
+        fitted, _ = descend(objective, logits, pull, recipe.pulled_rates, recipe, size, progress)
+    gates = fitted.sigmoid().float()
+    keep = torch.cat([torch.ones(1, *gates.shape[1:]), gates])
+    said = torch.stack(
+        [
+            measure_masks(
+                model, side.tested, keep, "top1", replacement="zero", budget=budget, quiet=True
+            ).mean(1)
+            for side in (retain, forget)
+        ]
+    )
+    return Trial(retain.name, forget.name, left_out, gates, said[:, 0], said[:, 1:])
+
+
+def run_contrasts(
+    model: Model,
+    sides: Sequence[tuple[str, Side, Side]],
+    recipe: Recipe,
+    *,
+    budget: int | None = None,
+    quiet: bool = False,
+) -> Contrast:
+    """A trial for every (left-out task, retain, forget)."""
+    trials = tuple(
+        contrast(model, retain, forget, recipe, left_out=name, budget=budget, quiet=quiet)
+        for name, retain, forget in sides
+    )
+    return Contrast(model.cfg.model_name, trials, asdict(recipe.settled(model)))

@@ -1,0 +1,176 @@
+"""What a run of gate leaves behind: tables, arrays, and a report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..masks import measure_masks
+from ..models import Model
+from ..pages import Section
+from ..prompts import Prompts
+from ..reports import write_reports
+from ..runs import Record, write_table
+from .ablation import Ablation
+from .contrast import Contrast
+from .figures import draw_ablations
+from .roles import LIMIT, NAMES, Agreement, Gating
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task on one model: its gates, their test, and how they agree with patching."""
+
+    gating: Gating
+    ablation: Ablation
+    agreement: Agreement | None
+    masks: "pd.DataFrame"
+    warning: str | None = None
+
+    @property
+    def name(self) -> str:
+        """For headings and messages."""
+        return f"{self.gating.task} on {self.gating.model}"
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers of result.json."""
+        found = self.gating
+        last = {order: self.ablation.mean(order)[-1].item() for order in self.ablation.orders}
+        return {
+            **{f"share_{role}": share for role, share in found.shares().items()},
+            **{f"delta_{order}_at_{self.ablation.ks[-1]}": value for order, value in last.items()},
+            "nll_ungated": found.ungated,
+            "nll_free": found.losses[0, :, -1].mean().item(),
+            "rank_correlation": self.agreement.correlation if self.agreement else None,
+            "warnings": [*found.warnings, *([self.warning] if self.warning else [])],
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The roles in words."""
+        shares = self.gating.shares()
+        parts = ", ".join(f"{shares[role]:.0%} {NAMES[role]}" for role in shares)
+        return f"Of the {self.gating.plus[0].numel()} heads, for {self.name}: {parts}."
+
+
+def measure_gates(
+    model: Model, found: Gating, prompts: Prompts, *, budget: int | None = None
+) -> "pd.DataFrame":
+    """Held-out log probability and accuracy with each mask, soft and cut at 0.5; mean of seeds."""
+    import pandas as pd
+
+    shape = (1, *found.plus.shape[1:])
+    chosen = {
+        "no gates": torch.ones(shape),
+        "free": found.free,
+        "G+": found.plus,
+        "G+ cut at 0.5": (found.plus >= LIMIT).float(),
+        "G-": found.minus,
+        "G- cut at 0.5": (found.minus >= LIMIT).float(),
+        "no heads": torch.zeros(shape),
+    }
+    keep = torch.cat([gates.float() for gates in chosen.values()])
+    sizes = [len(gates) for gates in chosen.values()]
+    columns = {}
+    for name, metric in (("log P(target)", "logprob"), ("accuracy", "top1")):
+        values = measure_masks(
+            model, prompts, keep, metric, replacement="zero", budget=budget, quiet=True
+        )
+        columns[name] = [part.mean().item() for part in values.mean(1).split(sizes)]
+    kept = [part.mean().item() for part in keep.mean((1, 2)).split(sizes)]
+    return pd.DataFrame({"mask": list(chosen), "mean gate": kept} | columns)
+
+
+def write_gating(folder: Path, cells: Sequence[Cell], record: Record) -> None:
+    """gates.csv, ablation.csv, masks.csv, arrays and both reports.
+
+    Tables of several tasks or models have these as their first columns.
+    """
+    write_table(folder, "gates.csv", _joined(cells, [c.gating.frame() for c in cells]))
+    write_table(folder, "ablation.csv", _joined(cells, [c.ablation.frame() for c in cells]))
+    write_table(folder, "masks.csv", _joined(cells, [c.masks for c in cells]))
+    for i, cell in enumerate(cells):
+        end = "" if len(cells) == 1 else f"_{i}"
+        cell.gating.save(folder / f"gating{end}.safetensors")
+        cell.ablation.save(folder / f"ablation{end}.safetensors")
+    sections = [
+        Section(
+            "What shutting heads does",
+            "The first k heads of each order are shut, or opened, in the mask G+; the curve is the "
+            "difference that this makes to the log probability of the target, summed over its "
+            "tokens, on prompts that the gates were not fitted to. Mean over seeds, the band holds "
+            "95 % of them. Facilitating heads should bring it down, irrelevant ones leave it at 0, "
+            "interfering ones lift it until they run out.",
+            draw_ablations([cell.ablation for cell in cells]),
+        )
+    ]
+    for cell in cells:
+        sections += _sections(cell)
+    warnings = [f"{cell.name}: {words}" for cell in cells for words in cell.headline["warnings"]]
+    title = "Which heads facilitate, which interfere, which do not matter?"
+    sentence = " ".join(cell.sentence for cell in cells)
+    write_reports(folder, title, sections, record, sentence, " ".join(warnings))
+
+
+def write_contrast(folder: Path, found: Contrast, record: Record, sentence: str) -> None:
+    """contrast.csv, gates.csv, arrays and both reports."""
+    write_table(folder, "contrast.csv", found.frame())
+    write_table(folder, "gates.csv", found.gate_frame())
+    found.save(folder / "contrast.safetensors")
+    sections = [
+        Section(
+            "Accuracy before and after",
+            "Share of held-out prompts whose answer the model says, out of all tokens, without "
+            "gates and with those that were fitted to retain one side and forget the other. Bars "
+            "are means over seeds, whiskers go from the lowest to the highest.",
+            found.plot(),
+            frame=found.summary(),
+        )
+    ]
+    title = f"{found.model}: can one kind of prompt be kept and the other forgotten?"
+    write_reports(folder, title, sections, record, sentence)
+
+
+def _sections(cell: Cell) -> list[Section]:
+    found = cell.gating
+    about: Mapping[str, Any] = cell.agreement.table if cell.agreement else {}
+    return [
+        Section(
+            f"Scores of every head: {cell.name}",
+            "Facilitation is the gate that stays open when all are pulled shut, interference what "
+            "stays shut when all are pulled open, irrelevance what goes either way. Mean over "
+            f"{len(found.plus)} seeds. Point at a cell for its range.",
+            found.plot(),
+        ),
+        Section(
+            f"Roles: {cell.name}",
+            "Heads that have a role (score of 0.5 or more) with every seed, and with at least one.",
+            table=about,
+            frame=found.role_frame(),
+        ),
+        Section(
+            f"What the masks keep: {cell.name}",
+            f"On {cell.ablation.prompts} held-out prompts; a gate of 0 takes a head's z away.",
+            frame=cell.masks,
+        ),
+    ]
+
+
+def _joined(cells: Sequence[Cell], frames: "Sequence[pd.DataFrame]") -> "pd.DataFrame":
+    import pandas as pd
+
+    if len(cells) == 1:
+        return frames[0]
+    parts = []
+    for cell, frame in zip(cells, frames, strict=True):
+        part = frame.copy()
+        part.insert(0, "task", cell.gating.task)
+        part.insert(1, "model", cell.gating.model)
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,224 @@
+"""What fitted gates say: scores, roles, and how far seeds agree.
+
+facilitation = G-            needed even while gates are pulled shut
+irrelevance  = G+ (1 - G-)   open or shut as it is pulled
+interference = 1 - G+        shut even while gates are pulled open
+A head has a role where the score is 0.5 or more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float
+from scipy import stats
+from torch import Tensor
+
+from ..effects import HeadEffects
+from ..storage import load_result, save_result
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+ROLES = ("facilitation", "irrelevance", "interference")
+NAMES = {
+    "facilitation": "facilitating",
+    "irrelevance": "irrelevant",
+    "interference": "interfering",
+}
+FITS = ("free", "plus", "minus")
+LIMIT = 0.5
+
+
+@dataclass(frozen=True)
+class Gating:
+    """The gates of every seed: `free` of any pull, and pulled open (`plus`) and shut (`minus`).
+
+    `losses` and `means` are the targets' loss and the mean gate at every update of the three fits,
+    `ungated` is the loss of the model as it is.
+    """
+
+    task: str
+    model: str
+    free: Float[Tensor, "seed layer head"]
+    plus: Float[Tensor, "seed layer head"]
+    minus: Float[Tensor, "seed layer head"]
+    losses: Float[Tensor, "3 seed update"]
+    means: Float[Tensor, "3 seed update"]
+    ungated: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def facilitation(self) -> Float[Tensor, "seed layer head"]:
+        """G-."""
+        return self.minus
+
+    @property
+    def irrelevance(self) -> Float[Tensor, "seed layer head"]:
+        """G+ (1 - G-)."""
+        return self.plus * (1 - self.minus)
+
+    @property
+    def interference(self) -> Float[Tensor, "seed layer head"]:
+        """1 - G+."""
+        return 1 - self.plus
+
+    def score(self, role: str) -> Float[Tensor, "seed layer head"]:
+        """By name."""
+        return getattr(self, role)
+
+    def has(self, role: str) -> Bool[Tensor, "seed layer head"]:
+        """Which heads have the role."""
+        return self.score(role) >= LIMIT
+
+    def shares(self) -> dict[str, float]:
+        """The share of heads that have each role, mean over seeds."""
+        return {role: self.has(role).float().mean().item() for role in ROLES}
+
+    def frame(self) -> "pd.DataFrame":
+        """A tidy frame: seed, layer, head, g_plus, g_minus and the three scores."""
+        from ..effects import tidy
+
+        columns = {"g_plus": self.plus, "g_minus": self.minus}
+        columns |= {role: self.score(role) for role in ROLES}
+        return tidy(("seed", "layer", "head"), columns)
+
+    def role_frame(self) -> "pd.DataFrame":
+        """A row per role: heads that have it with every seed, with any, and the mean share."""
+        import pandas as pd
+
+        heads = self.plus[0].numel()
+        rows = []
+        for role in ROLES:
+            has = self.has(role)
+            always, sometimes = int(has.all(0).sum()), int(has.any(0).sum())
+            rows.append((NAMES[role], always, sometimes, always / heads, sometimes / heads))
+        columns = ["role", "always", "any seed", "share always", "share any seed"]
+        frame = pd.DataFrame(rows, columns=pd.Index(columns))
+        frame["share, mean over seeds"] = list(self.shares().values())
+        return frame
+
+    def role_of(self, layer: int, head: int) -> str:
+        """The role that the head has with most seeds; empty if none."""
+        counts = {role: int(self.has(role)[:, layer, head].sum()) for role in ROLES}
+        best = max(counts, key=lambda role: counts[role])
+        return NAMES[best] if 2 * counts[best] > len(self.plus) else ""
+
+    @property
+    def effects(self) -> Float[Tensor, "seed layer head"]:
+        """Facilitation less interference: above 0 for heads that help."""
+        return self.facilitation - self.interference
+
+    def kept(self, gates: str = "plus") -> list[tuple[int, int]]:
+        """The heads whose gate, mean over seeds, is 0.5 or more, the most needed first."""
+        mean = getattr(self, gates).mean(0)
+        order = torch.sort(self.effects.mean(0).flatten(), descending=True, stable=True).indices
+        heads = [divmod(i, mean.shape[1]) for i in order.tolist()]
+        return [(layer, head) for layer, head in heads if mean[layer, head] >= LIMIT]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Signs that a fit has not come to its end."""
+        found = [
+            unfinished(fit, self.losses[i], self.means[i], self.ungated)
+            for i, fit in enumerate(FITS)
+        ]
+        return [words for words in found if words]
+
+    def plot(self) -> "go.Figure":
+        """Heat maps of the three scores, mean over seeds."""
+        from .figures import draw_scores
+
+        return draw_scores(self)
+
+    def save(self, file: Path) -> Path:
+        """Write it whole, as safetensors."""
+        return save_result(self, file)
+
+    @classmethod
+    def load(cls, file: Path) -> "Gating":
+        """Read what `save` wrote."""
+        return load_result(cls, file)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Gating beside patching: rank correlation of facilitation with the effect of each head, and
+    Welch's t of facilitation between the heads that patching finds significant and the rest.
+    """
+
+    correlation: float
+    correlation_p: float
+    significant: int
+    t: float
+    t_p: float
+
+    @property
+    def table(self) -> dict[str, str]:
+        """For a report."""
+        welch = "not defined: one of the groups has fewer than two heads"
+        if self.t == self.t:
+            welch = f"t = {self.t:.2f}, p = {self.t_p:.2g}"
+        return {
+            "Rank correlation of facilitation and patching effect (Spearman)": (
+                f"{self.correlation:.2f}, p = {self.correlation_p:.2g}"
+            ),
+            "Heads that patching finds to help (corrected p < 0.05)": str(self.significant),
+            "Facilitation of these against all others (Welch)": welch,
+        }
+
+
+def agreement(found: Gating, effects: HeadEffects) -> Agreement:
+    """Compare with the effects of patching on the same task."""
+    facilitation = found.facilitation.mean(0).flatten().double().numpy()
+    effect = effects.scores.flatten().double().numpy()
+    ranks: Any = stats.spearmanr(facilitation, effect)
+    chosen = ((effects.p_values < 0.05) & (effects.scores > 0)).flatten().numpy()
+    t = t_p = float("nan")
+    if min(chosen.sum(), (~chosen).sum()) > 1:
+        welch: Any = stats.ttest_ind(facilitation[chosen], facilitation[~chosen], equal_var=False)
+        t, t_p = float(welch.statistic), float(welch.pvalue)
+    return Agreement(float(ranks.statistic), float(ranks.pvalue), int(chosen.sum()), t, t_p)
+
+
+def unfinished(
+    fit: str,
+    losses: Float[Tensor, "seed update"],
+    means: Float[Tensor, "seed update"],
+    ungated: float,
+) -> str | None:
+    """Why a fit should have gone on, or None. All seeds see the same prompts, so their mean counts.
+
+    A free fit must not end far above the model's own loss, nor with a loss that still falls; the
+    gates of a pulled one must have come to rest.
+    """
+    tenth = losses.shape[1] // 10
+    if tenth < 2:
+        return None
+    loss, mean = losses.mean(0), means.mean(0)
+    before, last = slice(-3 * tenth, -2 * tenth), slice(-tenth, None)
+    if fit != "free":
+        moved = (mean[last].mean() - mean[before].mean()).item()
+        if abs(moved) > 0.03:
+            return (
+                f"the {fit} fit has not converged: its mean gate still moved by {moved:+.2f} in "
+                "the last third. Give more --updates."
+            )
+        return None
+    end = loss[last].mean().item()
+    if end > ungated + max(0.1, 0.5 * ungated):
+        return (
+            f"with the free gates the loss is {end:.3f} nats per token, that of the model itself "
+            f"{ungated:.3f}: these gates are worse than none. Give more --updates."
+        )
+    fall = loss[before].mean().item() - end
+    noise = ((loss[before].var() + loss[last].var()) / tenth).sqrt().item()
+    if fall > max(0.05 * (loss[:tenth].mean().item() - end), 3 * noise):
+        return (
+            f"the free fit has not converged: its loss still fell by {fall:.3f} nats per token in "
+            "the last third. Give more --updates."
+        )
+    return None

@@ -1,0 +1,48 @@
+"""Gating as a scoring method: facilitation less interference, one value per seed."""
+
+import torch
+
+from ..effects import HeadEffects
+from ..evaluation import evaluate
+from ..models import Model
+from ..prompts import Prompts
+from .fitting import Recipe, fit_gates
+
+
+def gating(
+    model: Model,
+    prompts: Prompts,
+    metric: str | None = None,
+    *,
+    seeds: int = 10,
+    updates: int = 500,
+    batch: int | None = None,
+    budget: int | None = None,
+    quiet: bool = False,
+) -> HeadEffects:
+    """Facilitation less interference of every head, from -1 to 1; positive: the head helps.
+
+    Fits three sets of gates per seed, to the log probability of the answers whatever the metric:
+    a forward and a backward pass per update. Values and their spread are over seeds.
+    """
+    recipe = Recipe(seeds=seeds, updates=updates, batch=batch).settled(model)
+    found = fit_gates(model, prompts, recipe, budget=budget, quiet=quiet)
+    untouched = evaluate(model, prompts, metric, quiet=True)
+    clean, corrupt = (
+        torch.full((seeds,), side[untouched.metric].mean().item())
+        for side in (untouched.clean, untouched.corrupt)
+    )
+    settings = {"seeds": seeds, "updates": updates, "batch": recipe.batch}
+    return HeadEffects(
+        prompts.task,
+        model.cfg.model_name,
+        "gating",
+        untouched.metric,
+        found.effects.float(),
+        clean,
+        corrupt,
+        settings,
+        {"warnings": found.warnings},
+        over="seeds",
+        quantity="facilitation less interference",
+    )

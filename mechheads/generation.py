@@ -1,0 +1,164 @@
+"""Greedy answers of a model with some heads masked, many masks and prompts in one pass.
+
+1. Prompts of one length run together, so that no padding is needed.
+2. Keys and values are kept, and a step runs the newest token alone. A model whose blocks the fast
+   engine does not know runs its whole text again at every step, with the same result.
+3. Masks act at `all` positions, or at the `last` one of every pass: then the prompt is read by the
+   whole model and only what it says next is masked, and all masks share the reading of the prompt.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .batches import token_ids
+from .engine import Engine, Plain, Replace, budget_for, engine_for
+from .errors import MechheadsError
+from .fast import Cache, Fast
+from .models import Model, embed, unembed
+from .progress import bar
+
+Positions = Literal["last", "all"]
+# Rows that read their prompts together.
+ROWS = 16
+
+
+@torch.inference_mode()
+def answer(
+    model: Model,
+    prompts: Sequence[str],
+    keep: Float[Tensor, "variant layer head"],
+    *,
+    positions: str = "last",
+    max_tokens: int = 32,
+    stop: Sequence[str] = ("\n",),
+    budget: int | None = None,
+    engine: Engine | None = None,
+    quiet: bool = False,
+) -> list[list[str]]:
+    """For every mask the text that the model says after each prompt, up to a stop string.
+
+    Every head's z is multiplied by its value in `keep`. Text ends before the first stop string,
+    at the end-of-text token, or after `max_tokens`.
+    """
+    engine = engine or engine_for(model)
+    groups: dict[int, list[int]] = defaultdict(list)
+    ids = [token_ids(model, text) for text in prompts]
+    for i, tokens in enumerate(ids):
+        groups[len(tokens)].append(i)
+        if not tokens:
+            raise MechheadsError(
+                f"The prompt {prompts[i]!r} has no tokens for {model.cfg.model_name}. Write one."
+            )
+        if len(tokens) + max_tokens > model.cfg.n_ctx:
+            raise MechheadsError(
+                f"A prompt of {len(tokens)} tokens and an answer of up to {max_tokens} are more "
+                f"than {model.cfg.model_name} takes ({model.cfg.n_ctx}). Use shorter prompts, ask "
+                "for fewer tokens, or load the model with a larger n_ctx if it has one."
+            )
+    said = [[""] * len(prompts) for _ in keep]
+    budget = budget or 4 * budget_for(model)
+    with bar(len(keep) * len(prompts), "Answers", quiet) as progress:
+        for length, members in sorted(groups.items()):
+            for begin in range(0, len(members), ROWS):
+                some = members[begin : begin + ROWS]
+                tokens = torch.tensor([ids[i] for i in some])
+                size = max(1, budget // (len(some) * (length + max_tokens)))
+                reader = _reader(model, engine, tokens, positions, max_tokens)
+                for first in range(0, len(keep), size):
+                    part = keep[first : first + size]
+                    texts = _continue(model, reader(part), tokens, len(part), max_tokens, stop)
+                    for variant, row in enumerate(texts):
+                        for i, text in zip(some, row, strict=True):
+                            said[first + variant][i] = text
+                    progress.update(len(part) * len(some))
+    return said
+
+
+# Given all tokens so far: the residual stream at the end of every row of every variant.
+Step = Callable[[Int[Tensor, "variant row pos"]], Float[Tensor, "variant row d_model"]]
+
+
+def _reader(
+    model: Model, engine: Engine, tokens: Int[Tensor, "row pos"], positions: str, max_tokens: int
+) -> Callable[[Float[Tensor, "variant layer head"]], Step]:
+    """Reads all of a prompt but its last token; gives for each set of masks a function that goes
+    on from there.
+    """
+    rows, n = tokens.shape
+    since = n - 1 if positions == "last" else 0
+    if not isinstance(engine, Fast):
+        plain = engine if isinstance(engine, Plain) else Plain(model)
+        return lambda keep: lambda now: _whole(plain, now, Replace(keep, since=since))
+    everything = Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads))
+    shared: Cache | None = None
+
+    def read(keep: Float[Tensor, "variant layer head"]) -> Cache:
+        cache = Cache(model.cfg.n_layers, n + max_tokens)
+        if n > 1:
+            entering = embed(model, tokens)[None, :, :-1].expand(len(keep), -1, -1, -1)
+            engine.grow(entering, cache, Replace(keep))
+        return cache
+
+    def begin(keep: Float[Tensor, "variant layer head"]) -> Step:
+        nonlocal shared
+        if positions == "last":
+            shared = shared or read(everything.keep)
+            cache = shared.copies(len(keep))
+        else:
+            cache = read(keep)
+        edit = Replace(keep)
+
+        def step(now: Int[Tensor, "variant row pos"]) -> Float[Tensor, "variant row d_model"]:
+            newest = embed(model, now.flatten(0, 1))[:, -1:].unflatten(0, (len(keep), rows))
+            return engine.grow(newest, cache, edit)[:, :, -1]
+
+        return step
+
+    return begin
+
+
+def _whole(
+    engine: Plain, tokens: Int[Tensor, "variant row pos"], edit: Replace
+) -> Float[Tensor, "variant row d_model"]:
+    """Everything again, a variant at a time."""
+    ends = []
+    for variant, rows in enumerate(tokens):
+        run = engine.remember(rows, 0, 1)
+        one = Replace(edit.keep[variant : variant + 1], since=edit.since)
+        ends.append(engine.resume(run, one)[0, :, -1])
+    return torch.stack(ends)
+
+
+def _continue(
+    model: Model,
+    step: Step,
+    tokens: Int[Tensor, "row pos"],
+    variants: int,
+    max_tokens: int,
+    stop: Sequence[str],
+) -> list[list[str]]:
+    """Token by token until every row has come to a stop."""
+    tokenizer: Any = model.tokenizer
+    rows, n = tokens.shape
+    now = tokens.expand(variants, rows, n)
+    ends = {tokenizer.eos_token_id} - {None}
+    done = torch.zeros(variants, rows, dtype=torch.bool)
+    texts = [[""] * rows for _ in range(variants)]
+    for _ in range(max_tokens):
+        newest = unembed(model, step(now)).argmax(-1).cpu()
+        now = torch.cat([now, newest[..., None]], dim=2)
+        for variant, row in (~done).nonzero().tolist():
+            ids = now[variant, row, n:].tolist()
+            ended = ids[-1] in ends
+            text = tokenizer.decode(ids[:-1] if ended else ids)
+            found = [at for at in (text.find(mark) for mark in stop) if at >= 0]
+            texts[variant][row] = text[: min(found)] if found else text
+            done[variant, row] = ended or bool(found)
+        if bool(done.all()):
+            break
+    return texts

@@ -1,0 +1,39 @@
+"""The two reports of a run folder: what was found, and below it how it was made."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .pages import Section, write_markdown, write_page
+from .runs import Record
+
+REPORT = "report.html"
+
+
+def write_reports(
+    folder: Path,
+    title: str,
+    sections: Sequence[Section],
+    record: Record,
+    headline: str,
+    warning: str | None = None,
+) -> None:
+    """report.html and report.md: the sections, all settings, provenance, and the command."""
+    about = [
+        Section("Settings", table={k: "" if v is None else v for k, v in record.settings.items()}),
+        Section("Provenance", table=_flat(record.provenance)),
+        Section("Make it again", code=[record.command]),
+    ]
+    words: dict[str, str] = {"headline": headline, "warning": warning or ""}
+    write_page(folder / REPORT, title, [*sections, *about], **words)
+    write_markdown(folder / "report.md", title, [*sections, *about], **words)
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}: {inner}": v for inner, v in value.items()}
+        else:
+            flat[key] = "" if value is None else value
+    return flat

@@ -1,0 +1,136 @@
+"""Questions with free answers: from a file of the user's own, or from a built-in task.
+
+{"question": "What is 2 + 3?", "answer": "5", "context": "Think.", "function": "Math Calculation"}
+
+One JSON object a line; `answer` may be a list of right ones, `context` and `function` are optional.
+CogQA's own files are read as they are: each holds questions that were split into sub-questions, and
+a prompt is the main question, the earlier sub-questions with their answers, and the sub-question.
+"""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mechheads.errors import MechheadsError
+from mechheads.prompts import Lexicon, Question, Questions
+
+from . import TASKS, is_file, make
+
+# How CogQA orders its functions.
+LOW_ORDER = ("Retrieval", "Knowledge Recall", "Semantic Understanding", "Syntactic Understanding")
+HIGH_ORDER = ("Math Calculation", "Inference", "Logical Reasoning", "Decision-making")
+EXAMPLE = '{"question": "...", "answer": "..."}'
+
+
+def questions(
+    task: str,
+    lexicon: Lexicon,
+    *,
+    n: int,
+    seed: int = 0,
+    split: str = "test",
+    **options: Any,
+) -> list[Questions]:
+    """n questions of a built-in task, or n of each function in a file."""
+    if not is_file(task):
+        made = make(task, lexicon, n=n, seed=seed, split=split, or_all=True, **options)
+        function = TASKS[task].function or task
+        items = tuple(
+            Question(pair.clean, tuple(a.strip() for a in pair.answers), function)
+            for pair in made.pairs
+        )
+        return [Questions(function, items, made)]
+    by_function: dict[str, list[Question]] = {}
+    for question in from_file(task):
+        by_function.setdefault(question.function, []).append(question)
+    found = []
+    for function, listed in sorted(by_function.items()):
+        different = list(dict.fromkeys(listed))
+        order = random.Random(f"{function}/{seed}").sample(different, len(different))
+        found.append(Questions(function, tuple(order[:n])))
+    return found
+
+
+def from_file(path: str | Path) -> list[Question]:
+    """The questions of a JSONL file or of CogQA's JSON; an error names the line or item."""
+    path = Path(path).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise MechheadsError(f"No question file {path}. Give an existing .jsonl file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise MechheadsError(
+            f"Cannot read {path} ({error}). Give a file of UTF-8 text with an object a line."
+        ) from None
+    if text.lstrip().startswith("["):
+        found = _cogqa(_parsed(text, str(path)), path)
+    else:
+        found = [
+            _question(_parsed(line, where := f"{path}, line {i}"), where, path.stem)
+            for i, line in enumerate(text.split("\n"), start=1)
+            if line.strip()
+        ]
+    if not found:
+        raise MechheadsError(f"{path} is empty. Give one object a line: {EXAMPLE}.")
+    return found
+
+
+def is_free(path: str) -> bool:
+    """Whether a file holds questions rather than pairs of prompts."""
+    try:
+        start = Path(path).expanduser().read_text(encoding="utf-8-sig").lstrip()
+    except (OSError, UnicodeDecodeError):
+        return False
+    first = start.partition("\n")[0]
+    return start.startswith("[") or '"question"' in first or '"problem"' in first
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise MechheadsError(f"{where} is no JSON ({error}). Write it as {EXAMPLE}.") from None
+
+
+def _question(record: Any, where: str, name: str) -> Question:
+    if not isinstance(record, Mapping):
+        raise MechheadsError(f"{where} is no object. Write it as {EXAMPLE}.")
+    asked, answer = record.get("question"), record.get("answer")
+    answers = [answer] if isinstance(answer, str | int | float) else answer
+    if not isinstance(asked, str) or not asked.strip():
+        raise MechheadsError(f"{where} has no question. Write it as {EXAMPLE}.")
+    if not isinstance(answers, list) or not answers or not all(str(a).strip() for a in answers):
+        raise MechheadsError(f"{where} has no answer. Write it as {EXAMPLE}.")
+    context = record.get("context") or ""
+    before = f"{context}\n\n" if context else ""
+    return Question(
+        f"{before}Question: {asked}\nAnswer:",
+        tuple(str(a).strip() for a in answers),
+        str(record.get("function") or name),
+    )
+
+
+def _cogqa(items: Any, path: Path) -> list[Question]:
+    found = []
+    for i, item in enumerate(items, start=1):
+        where = f"{path}, item {i}"
+        try:
+            parts: Sequence[Any] = item["generated"]
+            steps = [
+                (str(p["subquestion"]), str(p["answer"]), str(p["cognitive_skill"])) for p in parts
+            ]
+            main = str(item["question"])
+        except (KeyError, TypeError) as error:
+            raise MechheadsError(
+                f"{where} is none of CogQA's ({error!r} is missing). Give a JSONL file, one "
+                f"object a line: {EXAMPLE}."
+            ) from None
+        before = main
+        for asked, answer, skill in steps:
+            prompt = f"{before}\n\nQuestion: {asked}\nAnswer:"
+            if answer.strip():
+                found.append(Question(prompt, (answer.strip(),), skill.strip()))
+            before = f"{prompt} {answer.strip()}"
+    return found
