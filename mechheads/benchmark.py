@@ -7,7 +7,7 @@ logit difference of the same pairs, by TransformerLens's loop and by ours, and b
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,19 @@ from torch import Tensor
 
 from . import flops
 from .batches import batches
+from .gating import Recipe, fit_gates
+from .generation import answer
 from .gradients import attribution
 from .masks import measure_masks, nested
 from .metrics import METRICS, score
-from .models import Model, head_loop, mask_loop, random_model
+from .models import Model, generate_loop, head_loop, mask_loop, random_model
 from .patching import patch
 from .progress import say
 from .prompts import Pair, Prompts
 from .shapes import SHAPES
+
+# Shapes whose gates are fitted ten times in seconds.
+GATED = ("mini",)
 
 
 @dataclass(frozen=True)
@@ -81,63 +86,78 @@ def compare(
     *,
     rows: int = 16,
     length: int = 16,
-    per_layer: int | None = None,
+    loops: int = 24,
     quiet: bool = False,
-) -> list[Timing]:
-    """All heads (or so many per layer) by TransformerLens's loop and by `patch`.
+) -> Iterator[Timing]:
+    """All heads by TransformerLens's loop and by `patch`; curves, attribution, answers, gating.
 
-    The loop takes the same time wherever the prompts differ, and is timed once.
+    The loop runs the whole model for every head or point, which takes the same time each: it is
+    timed on so many of them (0: all), evenly spread, and its time is scaled.
     """
     model = random_model(tokenizer_of_words(SHAPES[shape]["d_vocab"]), **SHAPES[shape])
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
-    cells = [(i, h) for i in range(layers) for h in range(min(per_layer or heads, heads))]
+    cells = [(i, h) for i in range(layers) for h in range(heads)]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         every = [random_prompts(rows, length, first, model.cfg.d_vocab) for first in firsts]
-        say(f"{shape}, {threads} threads: TransformerLens's loop ...", quiet)
-        _, loop = _timed(lambda: _loop(model, every[0], cells))
-        found, some = [], cells[:: max(1, len(cells) // 6)]
+        some = _spread(cells, loops)
+        _loop(model, every[0], cells[:1])  # the first call of a model is slower
         for first, prompts in zip(firsts, every, strict=True):
-            say(f"{shape}, {threads} threads: ours, differing from position {first} ...", quiet)
-            effects, ours = _timed(lambda p=prompts: patch(model, p, heads=cells, quiet=True))
-            wanted = _loop(model, prompts, some)
+            say(f"{shape}, {threads} threads: heads, differing from position {first} ...", quiet)
+            wanted, loop = _timed(lambda p=prompts: _loop(model, p, some))
+            effects, ours = _timed(lambda p=prompts: patch(model, p, quiet=True))
             mine = torch.stack([effects.scores[cell] for cell in some])
             work = flops.needed(flops.shape_of(model), rows, length, first)
-            found.append(
-                Timing(
-                    shape,
-                    f"patch, differing from position {first} of {length}",
-                    threads,
-                    loop,
-                    ours,
-                    work * len(cells) / (layers * heads) / _rate(),
-                    float((mine - wanted).abs().max() / wanted.abs().max()),
-                )
+            yield Timing(
+                shape,
+                f"patch, differing from position {first} of {length}",
+                threads,
+                loop * len(cells) / len(some),
+                ours,
+                work / _rate(),
+                float((mine - wanted).abs().max() / wanted.abs().max()),
             )
-        say(f"{shape}, {threads} threads: a curve ...", quiet)
-        curve = _curve(model, shape, threads, every[-1], cells)
-        return [*found, curve, _attribution(model, shape, threads, every[0])]
+        say(f"{shape}, {threads} threads: curve, attribution, answers ...", quiet)
+        yield _curve(model, shape, threads, every[-1], cells, loops)
+        yield _attribution(model, shape, threads, every[0])
+        yield _answers(model, shape, threads, every[0])
+        if shape in GATED:
+            say(f"{shape}, {threads} threads: gating ...", quiet)
+            yield _gating(model, shape, threads, every[0])
     finally:
         torch.set_num_threads(before)
 
 
+def _spread(cells: Sequence[Any], n: int) -> list[Any]:
+    """n of them, or all, evenly spread."""
+    if n == 0 or n >= len(cells):
+        return list(cells)
+    return [cells[i * len(cells) // n] for i in range(n)]
+
+
 def _curve(
-    model: Model, shape: str, threads: int, prompts: Prompts, cells: Sequence[tuple[int, int]]
+    model: Model,
+    shape: str,
+    threads: int,
+    prompts: Prompts,
+    cells: Sequence[tuple[int, int]],
+    loops: int,
 ) -> Timing:
     """The first k heads of a random ranking kept, for every k: a whole pass each, and ours."""
     ranking = random.Random(0).sample(list(cells), len(cells))
     keep = nested(ranking, model.cfg.n_layers, model.cfg.n_heads)
+    some = _spread(range(len(keep)), loops)
     (batch,) = batches(model, prompts)
 
     def metric(logits: Tensor) -> Tensor:
         return METRICS["logit_diff"](score(logits[:, -1:], batch)).mean()
 
-    wanted, loop = _timed(lambda: mask_loop(model, batch.clean, batch.corrupt, metric, keep))
+    wanted, loop = _timed(lambda: mask_loop(model, batch.clean, batch.corrupt, metric, keep[some]))
     mine, ours = _timed(lambda: measure_masks(model, prompts, keep, quiet=True).mean(1))
     what = f"curve of {len(keep)} points, against a pass each"
-    difference = float((mine - wanted).abs().max() / wanted.abs().max())
-    return Timing(shape, what, threads, loop, ours, math.nan, difference)
+    difference = float((mine[some] - wanted).abs().max() / wanted.abs().max())
+    return Timing(shape, what, threads, loop * len(keep) / len(some), ours, math.nan, difference)
 
 
 def _attribution(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
@@ -148,6 +168,40 @@ def _attribution(model: Model, shape: str, threads: int, prompts: Prompts) -> Ti
     _, ours = _timed(lambda: attribution(model, prompts, quiet=True))
     what = "attribution, against 4 forward passes"
     return Timing(shape, what, threads, four, ours, math.nan, math.nan)
+
+
+def _answers(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
+    """Greedy answers of 16 tokens: TransformerLens prompt by prompt, and all at once with a cache.
+
+    The difference is the share of answers that are not the same text.
+    """
+    texts = [pair.clean for pair in prompts.pairs]
+    keep = torch.ones(1, model.cfg.n_layers, model.cfg.n_heads)
+    some = _spread(texts, 4)
+    theirs, loop = _timed(lambda: generate_loop(model, some, 16))
+    ours, seconds = _timed(
+        lambda: answer(model, texts, keep, max_tokens=16, stop=(), quiet=True)[0]
+    )
+    mine = dict(zip(texts, ours, strict=True))
+    wrong = sum(mine[text].split() != said.split() for text, said in zip(some, theirs, strict=True))
+    what = "answers of 16 tokens, against one by one"
+    scaled = loop * len(texts) / len(some)
+    return Timing(shape, what, threads, scaled, seconds, math.nan, wrong / len(some))
+
+
+def _gating(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
+    """Gates of ten seeds, one after the other and together; the difference is that of any gate."""
+    common = {"updates": 20, "batch": 8}
+    recipes = [Recipe(seeds=1, seed=0, first=i, **common) for i in range(10)]
+    alone, one = _timed(
+        lambda: torch.cat([fit_gates(model, prompts, r, quiet=True).plus for r in recipes])
+    )
+    joint = Recipe(seeds=10, **common)
+    together, ours = _timed(lambda: fit_gates(model, prompts, joint, quiet=True).plus)
+    difference = float((together - alone).abs().max())
+    return Timing(
+        shape, "gating, 10 seeds, against one by one", threads, one, ours, math.nan, difference
+    )
 
 
 @torch.inference_mode()

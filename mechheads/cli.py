@@ -24,6 +24,7 @@ VERBS = {
     "discover": "find the heads that do a task, what they explain, and a report",
     "gate": "fit gates: which heads facilitate, which interfere, which do not matter",
     "mask": "mask top heads or random ones and judge what the model then says",
+    "prefix": "what a run of meaningless tokens does to accuracy and attention",
     "compare": "two models or two runs: how many heads and edges does each need",
     "verify": "run a folder's settings again and say whether the numbers are the same",
     "show": "look at a task: its prompts, and whether a model can do it",

@@ -332,6 +332,24 @@ def has_hooks(model: Model) -> bool:
     return found != ours
 
 
+@contextlib.contextmanager
+def changed_mlp(
+    model: Model, layer: int, change: Callable[[Float[Tensor, "row pos d_mlp"]], Tensor]
+) -> Iterator[None]:
+    """While active, what a layer's MLP has after its nonlinearity is changed."""
+    point: Any = model.hook_dict.get(f"blocks.{layer}.mlp.hook_post")
+    if point is None:
+        raise MechheadsError(f"{model.cfg.model_name} has no MLP in layer {layer} to change.")
+    before = list(point.fwd_hooks)
+    point.add_hook(lambda value, hook: change(value), is_permanent=True)
+    try:
+        yield
+    finally:
+        for hook in [hook for hook in point.fwd_hooks if hook not in before]:
+            hook.hook.remove()
+            point.fwd_hooks.remove(hook)
+
+
 def _keeper(kept: list[Tensor]) -> Callable[..., None]:
     def hook(value: Tensor, hook: HookPoint) -> None:
         kept.append(value)
@@ -373,6 +391,20 @@ def head_loop(
             activation_name="z",
             index_df=chosen,
         )
+
+
+@torch.inference_mode()
+def generate_loop(model: Model, prompts: Sequence[str], n: int) -> list[str]:
+    """TransformerLens's own greedy answers of n tokens, prompt by prompt."""
+    tokenizer: Any = model.tokenizer
+    said = []
+    for prompt in prompts:
+        tokens = model.to_tokens(prompt)
+        whole: Any = model.generate(
+            tokens, max_new_tokens=n, do_sample=False, stop_at_eos=True, verbose=False
+        )
+        said.append(tokenizer.decode(whole[0, tokens.shape[1] :], skip_special_tokens=True))
+    return said
 
 
 @torch.inference_mode()

@@ -15,6 +15,17 @@ SHAPES: dict[str, dict[str, Any]] = {
         "act_fn": "gelu_new",
         "normalization_type": "LN",
     },
+    "mini": {
+        "n_layers": 4,
+        "n_heads": 8,
+        "d_model": 128,
+        "d_head": 16,
+        "d_mlp": 512,
+        "d_vocab": 3000,
+        "n_ctx": 64,
+        "act_fn": "gelu_new",
+        "normalization_type": "LN",
+    },
     "smollm2": {
         "n_layers": 30,
         "n_heads": 9,

@@ -97,7 +97,8 @@ def _parsed(text: str, where: str) -> Any:
 def _question(record: Any, where: str, name: str) -> Question:
     if not isinstance(record, Mapping):
         raise MechheadsError(f"{where} is no object. Write it as {EXAMPLE}.")
-    asked, answer = record.get("question"), record.get("answer")
+    # Maths questions are called problems in MATH-500 and its like.
+    asked, answer = record.get("question", record.get("problem")), record.get("answer")
     answers = [answer] if isinstance(answer, str | int | float) else answer
     if not isinstance(asked, str) or not asked.strip():
         raise MechheadsError(f"{where} has no question. Write it as {EXAMPLE}.")

@@ -14,7 +14,7 @@ SMALL = {
     "d_head": 8,
     "d_mlp": 32,
     "d_vocab": 60,
-    "n_ctx": 16,
+    "n_ctx": 32,
     "act_fn": "gelu_new",
     "normalization_type": "LN",
 }
@@ -22,14 +22,17 @@ SMALL = {
 
 def test_both_sides_of_a_comparison_find_the_same_effects(monkeypatch):
     monkeypatch.setitem(benchmark.SHAPES, "small", SMALL)
-    timings = benchmark.compare("small", 1, (5, 1), rows=3, length=8, quiet=True)
+    monkeypatch.setattr(benchmark, "GATED", ("small",))
+    timings = list(benchmark.compare("small", 1, (5, 1), rows=3, length=8, loops=3, quiet=True))
     assert [t.what.split(",")[0] for t in timings] == [
         "patch",
         "patch",
         "curve of 7 points",
         "attribution",
+        "answers of 16 tokens",
+        "gating",
     ]
-    for timing in timings[:3]:
+    for timing in [*timings[:3], *timings[4:]]:
         assert timing.difference < 1e-4
     for timing in timings[:2]:
         assert timing.floor < timing.ours

@@ -43,7 +43,8 @@ Objective = Callable[[int, Gates], Float[Tensor, " variant"]]
 class Recipe:
     """How gates are fitted. Rates are those of the first and the last update.
 
-    `strength` is the paper's lambda. Without a `batch` it is 64 prompts, on a CPU 8.
+    `strength` is the paper's lambda. Without a `batch` it is 64 prompts, on a CPU 8. `seed` is that
+    of the prompts' order and of all seeds together, of which those from `first` on are fitted.
     """
 
     seeds: int = 10
@@ -54,6 +55,7 @@ class Recipe:
     batch: int | None = None
     clip: float = 4.0
     seed: int = 0
+    first: int = 0
 
     def check(self) -> None:
         """An error names what cannot be."""
@@ -141,7 +143,7 @@ def first_logits(recipe: Recipe, shape: tuple[int, int]) -> Float[Tensor, "seed 
     """Gates drawn evenly from 0 to 1, as logits; a seed's do not depend on how many there are."""
     drawn = [
         torch.rand(shape, generator=torch.Generator().manual_seed(recipe.seed * 100_003 + i))
-        for i in range(recipe.seeds)
+        for i in range(recipe.first, recipe.first + recipe.seeds)
     ]
     return torch.logit(torch.stack(drawn), eps=1e-6).clamp(-recipe.clip, recipe.clip)
 
