@@ -245,9 +245,7 @@ class _Experiment:
 
         keys = ("filler", "word", "length", "place", "seed")
         given = {key: self.settings[key] for key in keys} | changes
-        return make(
-            self.model, self.questions, "none" if condition == "arm" else condition, **given
-        )
+        return make(self.model, self.questions, condition, **given)
 
     def ask(self, conditions: list[str]) -> "Answers":
         from dataclasses import replace

@@ -98,7 +98,7 @@ def test_weights_are_those_of_the_patterns(mini, questions):
         assert found[0, 2, 5, key].item() == pytest.approx(mean, abs=1e-6)
     cut, run = made[0].cut, made[0].run
     late, mass = late_weights(mini, made, (2, 5), cut)
-    later = [query for query in range(cut + run, n)]
+    later = list(range(cut + run, n))
     wanted = sum(pattern[q, cut : cut + run].sum().item() for q in later) / len(later)
     assert mass[0].item() == pytest.approx(wanted, abs=1e-6)
     key = cut + run + 1
@@ -127,7 +127,7 @@ def test_one_factor_is_seen_as_one_and_two_as_two():
 
 
 def test_keys_that_are_never_seen_change_nothing(checkpoint):
-    """With positions that do not matter and the run's scores at minus infinity, all is as before."""
+    """Without positions, and with the run's scores at minus infinity, all is as before."""
     model: Any = models.load(str(checkpoint("gpt2")))
     with torch.no_grad():
         model.pos_embed.W_pos.zero_()

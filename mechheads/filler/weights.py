@@ -1,9 +1,9 @@
 """Average attention that tokens get, with and without a run of filler.
 
 The weight of key j in a head is the mean over later queries i > j of A[i, j]: the column mean
-strictly below the diagonal. Only prompts that align are averaged: the same number of original tokens
-and the run after the same one. Softmax weights of the original tokens shrink when keys are added;
-if scores stay as they are, all by one factor per query.
+strictly below the diagonal. Only prompts that align are averaged: as many original tokens, and the
+run after the same one. Softmax weights of the original tokens shrink when keys are added; if scores
+stay as they are, all by one factor per query.
 """
 
 from collections import Counter
@@ -94,17 +94,8 @@ class Attention:
                 low, high = bootstrap(values[:, :-1])
                 mean = values[:, :-1].mean(0)
                 for i in range(int(self.sink), len(mean)):
-                    rows.append(
-                        (
-                            condition,
-                            panel,
-                            i,
-                            names[i],
-                            float(mean[i]),
-                            float(low[i]),
-                            float(high[i]),
-                        )
-                    )
+                    numbers = (float(mean[i]), float(low[i]), float(high[i]))
+                    rows.append((condition, panel, i, names[i], *numbers))
         columns = ["condition", "panel", "position", "token", "weight", "low", "high"]
         return pd.DataFrame(rows, columns=pd.Index(columns))
 
