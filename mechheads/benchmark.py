@@ -191,7 +191,7 @@ def _answers(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing
 
 def _gating(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
     """Gates of ten seeds, one after the other and together; the difference is that of any gate."""
-    common = {"updates": 20, "batch": 8}
+    common: dict[str, Any] = {"updates": 20, "batch": 8}
     recipes = [Recipe(seeds=1, seed=0, first=i, **common) for i in range(10)]
     alone, one = _timed(
         lambda: torch.cat([fit_gates(model, prompts, r, quiet=True).plus for r in recipes])

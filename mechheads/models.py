@@ -48,6 +48,29 @@ DTYPES = {
 }
 
 
+# Models that stay loaded, by what they were loaded with; None: none do.
+_KEPT: dict[tuple[Any, ...], Model] | None = None
+KEPT = 2
+
+
+def keep_models() -> None:
+    """From now on the last models stay loaded, and loading one of them again gives it at once."""
+    global _KEPT
+    _KEPT = {} if _KEPT is None else _KEPT
+
+
+@contextlib.contextmanager
+def keeping_models() -> Iterator[None]:
+    """The same while active."""
+    global _KEPT
+    before = _KEPT
+    keep_models()
+    try:
+        yield
+    finally:
+        _KEPT = before
+
+
 def load(
     name: str,
     *,
@@ -81,6 +104,9 @@ def load(
         raise unknown("dtype", str(dtype), DTYPES)
     kind = numbers[str(dtype)]
     place = _device(device, n_devices)
+    key = (name, revision, place, kind, process, n_devices, n_ctx, prepend_bos)
+    if _KEPT is not None and key in _KEPT:
+        return _KEPT[key]
     source = sources.find(name, revision, quiet=quiet)
     with quiet_libraries():
         hf_model, tokenizer = read_original(source, kind)
@@ -117,6 +143,10 @@ def load(
                 f"{source.name} does not fit on {place} ({first_line(error)}). Use a smaller "
                 "dtype, more --n-devices, or the CPU."
             ) from None
+    if _KEPT is not None:
+        while len(_KEPT) >= KEPT:
+            del _KEPT[next(iter(_KEPT))]
+        _KEPT[key] = model
     return model.eval()
 
 

@@ -45,7 +45,9 @@ mark { background: #ffe08a; } td { overflow-wrap: anywhere; }
 {% for name in section.frame.columns %}<th class="{{ sides[loop.index0] }}">{{ name }}</th>
 {% endfor %}</tr>
 {% for row in cells(section.frame) %}<tr>{% for cell in row %}
-<td class="{{ sides[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>
+<td class="{{ sides[loop.index0] }}">{% if cell in section.links %}
+<a href="{{ section.links[cell] }}">{{ cell }}</a>{% else %}{{ cell }}{% endif %}</td>
+{% endfor %}</tr>
 {% endfor %}</table>{% endif %}
 {% for code in section.code %}<pre>{{ code }}</pre>{% endfor %}
 {% endfor %}</body></html>
@@ -54,7 +56,10 @@ mark { background: #ffe08a; } td { overflow-wrap: anywhere; }
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with text, a figure, tables or lines of code below it; each may be missing."""
+    """A heading with text, a figure, tables or lines of code below it; each may be missing.
+
+    `links` are the addresses that cells of the frame point to, by their text.
+    """
 
     heading: str
     text: str = ""
@@ -62,6 +67,7 @@ class Section:
     table: Mapping[str, object] = field(default_factory=dict)
     frame: "pd.DataFrame | None" = None
     code: Sequence[str] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_page(

@@ -294,7 +294,12 @@ class _Experiment:
             "filler": ("none", *dict.fromkeys((self.settings["filler"], *FILLERS))),
         }
         made = {str(value): self._varied(kind, value) for value in values[kind]}
-        return ask(self.model, self.questions, made, quiet=self.quiet, **self.answering)
+        room = self.model.cfg.n_ctx - self.answering["max_tokens"]
+        fitting = {v: each for v, each in made.items() if max(len(p.ids) for p in each) <= room}
+        if len(fitting) < len(made):
+            left = ", ".join(value for value in made if value not in fitting)
+            say(f"{kind} {left}: longer than {self.model.cfg.model_name} takes", self.quiet)
+        return ask(self.model, self.questions, fitting, quiet=self.quiet, **self.answering)
 
     def _varied(self, kind: str, value: Any) -> Any:
         if value == "none":

@@ -135,6 +135,7 @@ def draw_attention(found: "Attention") -> "go.Figure":
                 **place,
             )
     run = max(found.runs.values())
+    place_of_run: Any = {"row": 2, "col": 1}
     if run:
         figure.add_vrect(
             x0=found.cut - 0.5,
@@ -144,8 +145,7 @@ def draw_attention(found: "Attention") -> "go.Figure":
             line_width=0,
             annotation_text="inserted",
             annotation_position="top left",
-            row="2",
-            col=1,
+            **place_of_run,
         )
     figure.update_xaxes(title_text="position of the key", row=2)
     figure.update_yaxes(title_text=f"mean weight, {head}", rangemode="tozero")

@@ -4,12 +4,12 @@
 - `mless`: a meaningless text ("/") repeated;
 - `mful`: a meaningful word that has nothing to do with the question ("he") repeated;
 - `random`: a sentence of random words.
-The last two have as many tokens as the first. A run that changes how the text around it is split
-into tokens is refused: then nothing would align.
+The last two have as many tokens as the first, or the nearest number below. A run that changes how
+the text around it is split into tokens is refused: then nothing would align.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..batches import token_ids
@@ -84,18 +84,17 @@ def place_in(text: str, place: str, rng: random.Random) -> tuple[int, str, str]:
     return 0, "", "\n\n"
 
 
-def run_of(model: Model, condition: str, word: str, tokens: int, seed: str) -> str:
-    """A word repeated (`mful`), or random words, that make so many tokens together."""
+def words_of(model: Model, condition: str, word: str, n: int, seed: str) -> list[str]:
+    """n times the word (`mful`), or n random ones that are a token each after a space."""
     if condition == "mful":
-        return _grown(model, lambda i: word, tokens, word)
-    known = [w for w in WORDS if _tokens(model, f"{w} {w}") == 2]
+        return [word] * n
+    known = [w for w in WORDS if len(token_ids(model, f" {w}")) == len(token_ids(model, "")) + 1]
     if not known:
         raise MechheadsError(
             f"{model.cfg.model_name} splits every common word into pieces. Leave out the condition "
-            "random with --conditions none,mless,mful."
+            "random: --conditions none,mless,mful."
         )
-    drawn = random.Random(seed).choices(known, k=tokens)
-    return _grown(model, lambda i: drawn[i], tokens, "random words")
+    return random.Random(seed).choices(known, k=n)
 
 
 def make(
@@ -114,29 +113,25 @@ def make(
     for i, question in enumerate(questions):
         text = question.prompt
         at, before, after = place_in(text, place, random.Random(f"{seed}/{i}"))
-        run = filler * length
-        if condition not in ("none", "mless") and run:
-            run = run_of(model, condition, word, _tokens(model, run), f"{seed}/{i}/{condition}")
-        made.append(
-            insert(model, text, before + run + after if run and condition != "none" else "", at)
-        )
-    return made
-
-
-def _grown(model: Model, word: Callable[[int], str], tokens: int, name: str) -> str:
-    """Words until there are so many tokens."""
-    words: list[str] = []
-    while True:
-        words.append(word(len(words)))
-        count = _tokens(model, " ".join(words))
-        if count == tokens:
-            return " ".join(words)
-        if count > tokens:
+        if condition == "none" or length == 0:
+            made.append(insert(model, text, "", at))
+            continue
+        meaningless = insert(model, text, before + filler * length + after, at)
+        if condition == "mless":
+            made.append(meaningless)
+            continue
+        words = words_of(model, condition, word, meaningless.run, f"{seed}/{i}/{condition}")
+        # The most words that have no more tokens than the filler.
+        found = None
+        for n in range(1, len(words) + 1):
+            longer = insert(model, text, before + " ".join(words[:n]) + after, at)
+            if longer.run > meaningless.run:
+                break
+            found = longer
+        if found is None:
             raise MechheadsError(
-                f"{name!r} cannot be repeated to exactly {tokens} tokens for "
-                f"{model.cfg.model_name}. Use a --word of one token."
+                f"{words[0]!r} has more than the {meaningless.run} tokens of the filler for "
+                f"{model.cfg.model_name}. Use a --word of one token, or a larger --length."
             )
-
-
-def _tokens(model: Model, text: str) -> int:
-    return len(token_ids(model, text)) - len(token_ids(model, ""))
+        made.append(found)
+    return made
