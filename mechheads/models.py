@@ -24,7 +24,7 @@ from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.activation_functions import apply_softcap
 
-from . import gates, sources
+from . import gates, kept, sources
 from .architectures import DERIVED
 from .errors import MechheadsError, unknown
 from .originals import (
@@ -46,29 +46,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-
-
-# Models that stay loaded, by what they were loaded with; None: none do.
-_KEPT: dict[tuple[Any, ...], Model] | None = None
-KEPT = 2
-
-
-def keep_models() -> None:
-    """From now on the last models stay loaded, and loading one of them again gives it at once."""
-    global _KEPT
-    _KEPT = {} if _KEPT is None else _KEPT
-
-
-@contextlib.contextmanager
-def keeping_models() -> Iterator[None]:
-    """The same while active."""
-    global _KEPT
-    before = _KEPT
-    keep_models()
-    try:
-        yield
-    finally:
-        _KEPT = before
 
 
 def load(
@@ -105,8 +82,8 @@ def load(
     kind = numbers[str(dtype)]
     place = _device(device, n_devices)
     key = (name, revision, place, kind, process, n_devices, n_ctx, prepend_bos)
-    if _KEPT is not None and key in _KEPT:
-        return _KEPT[key]
+    if (again := kept.kept(key)) is not None:
+        return again
     source = sources.find(name, revision, quiet=quiet)
     with quiet_libraries():
         hf_model, tokenizer = read_original(source, kind)
@@ -143,10 +120,7 @@ def load(
                 f"{source.name} does not fit on {place} ({first_line(error)}). Use a smaller "
                 "dtype, more --n-devices, or the CPU."
             ) from None
-    if _KEPT is not None:
-        while len(_KEPT) >= KEPT:
-            del _KEPT[next(iter(_KEPT))]
-        _KEPT[key] = model
+    kept.put(key, model)
     return model.eval()
 
 

@@ -97,10 +97,11 @@ def draw_ablations(cells: "Sequence[Ablation]") -> "go.Figure":
         for role in cell.orders:
             color, dash = LINES[role]
             if cell.values.shape[1] > 1:
-                band(figure, cell.ks, *cell.band(role), color, **place)
+                low, high = (end.tolist() for end in cell.band(role))
+                band(figure, cell.ks, low, high, color, **place)
             figure.add_scatter(
                 x=cell.ks,
-                y=cell.mean(role),
+                y=cell.mean(role).tolist(),
                 name=f"by {role}",
                 legendgroup=role,
                 showlegend=(row, column) == next(iter(by_place)),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MechheadsError
+from ..kept import keeping_models
 from ..outputs import write_text
 from ..progress import bar
 from ..runs import read_run
@@ -72,8 +73,6 @@ def run_cell(cell: Cell, out: Path) -> Done:
 
 def here(cells: list[Cell], out: Path) -> Iterator[Done]:
     """One after the other, in this process; models stay loaded between them."""
-    from ..models import keeping_models
-
     with keeping_models():
         for cell in cells:
             yield run_cell(cell, out)

@@ -6,11 +6,13 @@ that dies takes its cell with it, which Ray then runs again elsewhere.
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import MechheadsError
+from ..kept import keep_models
 from .cells import Done, run_cell
 from .grid import Cell
 
@@ -46,8 +48,6 @@ def _run(cell: Cell, out: str, threads: int) -> Done:
     """In a worker, which keeps the models it has loaded."""
     import torch
 
-    from ..models import keep_models
-
     torch.set_num_threads(threads)
     keep_models()
     return run_cell(cell, Path(out))
@@ -57,6 +57,8 @@ def _connect(ray: Any, address: str) -> None:
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address not in ("local", "auto"):
+        _reach(address)
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address == "local":
@@ -68,6 +70,18 @@ def _connect(ray: Any, address: str) -> None:
         raise MechheadsError(
             f"no Ray cluster at {address} ({first}). Start one with `ray start --head` and give "
             "its address, or --cluster local."
+        ) from None
+
+
+def _reach(address: str) -> None:
+    """Ray would try for minutes to reach an address where nobody is."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise MechheadsError(
+            f"no Ray cluster at {address} ({error}). Start one with `ray start --head` and give "
+            "its address, such as 10.0.0.1:6379, or --cluster local."
         ) from None
 
 
