@@ -11,6 +11,7 @@ def bench(
     rows: int = 16,
     length: int = 16,
     loops: int = 24,
+    sweep: int = 0,
     quiet: bool = False,
 ) -> None:
     """Time the effect of every head, by TransformerLens's loop and by ours, side by side.
@@ -26,6 +27,7 @@ def bench(
         rows: pairs of prompts
         length: tokens of a prompt
         loops: heads and points on which TransformerLens's loop is timed; 0 for all
+        sweep: only time a sweep of so many equal cells on Ray, with one worker and with two
         quiet: no notices
     """
     from .errors import MechheadsError, unknown
@@ -39,7 +41,7 @@ def bench(
     for name in names:
         if name not in SHAPES:
             raise unknown("shape", name, SHAPES)
-    sizes = {"--threads": min(counts), "--rows": rows, "--loops": loops + 1}
+    sizes = {"--threads": min(counts), "--rows": rows, "--loops": loops + 1, "--sweep": sweep + 1}
     for flag, size in sizes.items():
         if size < 1:
             raise MechheadsError(f"{flag} takes 1 or more, got {size}.")
@@ -51,6 +53,12 @@ def bench(
             )
     from .benchmark import compare
     from .display import print_timings
+
+    if sweep:
+        from .sweeping.scaling import compare_workers
+
+        print_timings([compare_workers(sweep, quiet)])
+        return
 
     for name in names:
         for count in counts:

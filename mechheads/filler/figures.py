@@ -28,7 +28,7 @@ NAMES = {
 
 
 def draw_accuracies(found: "Accuracies") -> "go.Figure":
-    """Bars grouped by model, a bar per condition, with 95 % intervals and p-values above."""
+    """Bars grouped by model, a bar per condition, with 95 % intervals; p-values on hover."""
     import plotly.graph_objects as go
 
     frame: Any = found.frame()
@@ -41,9 +41,7 @@ def draw_accuracies(found: "Accuracies") -> "go.Figure":
         figure.add_bar(
             x=[escaped(name) for name in part["model"]],
             y=part["accuracy"],
-            text=marks,
-            textposition="inside",
-            insidetextanchor="start",
+            customdata=marks,
             name=NAMES.get(str(condition), escaped(str(condition))),
             marker={"color": color, "pattern": {"shape": pattern, "solidity": 0.3}},
             error_y={
@@ -53,7 +51,9 @@ def draw_accuracies(found: "Accuracies") -> "go.Figure":
                 "arrayminus": part["accuracy"] - part["low"],
                 "color": "#000000",
             },
-            hovertemplate="%{x}: %{y:.1%}<extra>" + escaped(str(condition)) + "</extra>",
+            hovertemplate="%{x}: %{y:.1%} %{customdata}<extra>"
+            + escaped(str(condition))
+            + "</extra>",
         )
     figure.update_yaxes(title_text="accuracy, 95 % interval", tickformat=".0%", range=[0, 1.05])
     figure.update_layout(
@@ -79,8 +79,10 @@ def draw_sweep(found: "Accuracies", title: str) -> "go.Figure":
             x=[escaped(str(value)) for value in part[found.axis]],
             y=part["accuracy"],
             name=escaped(str(model)),
-            mode="lines+markers",
+            # Only a length has values in between.
+            mode="lines+markers" if found.axis == "length" else "markers",
             line={"color": COLORS[i % 7], "dash": ("solid", "dash", "dot")[i % 3]},
+            marker={"size": 9, "symbol": ("circle", "square", "diamond")[i % 3]},
             error_y={
                 "type": "data",
                 "symmetric": False,

@@ -19,7 +19,7 @@ from .grid import Cell
 
 def on_cluster(address: str, cpus: float, gpus: float) -> "Any":
     """A runner on a cluster: `local` starts one on this machine, else the address of one."""
-    ray = _ray()
+    ray = find_ray()
 
     def runner(cells: list[Cell], out: Path) -> Iterator[Done]:
         _connect(ray, address)
@@ -85,7 +85,8 @@ def _reach(address: str) -> None:
         ) from None
 
 
-def _ray() -> Any:
+def find_ray() -> Any:
+    """The library, or an error that says how to get it."""
     try:
         import ray
     except ModuleNotFoundError:
