@@ -6,7 +6,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test clean
+.PHONY: demo test gallery clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m mechheads.show --task ioi
@@ -16,6 +16,13 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+# Every figure of the five seeds, and then every number of them again. SmolLM2's where it was fetched.
+gallery: $(VENV)/.installed
+	$(BIN)/python -m mechheads.sweep --config notebooks/gallery.toml --out runs/gallery
+	$(BIN)/python -c 'import sys; from mechheads.fetching import is_complete; sys.exit(not is_complete("smollm2"))' \
+		&& $(BIN)/python -m mechheads.sweep --config notebooks/gallery_smollm2.toml --out runs/gallery_smollm2 || true
+	for run in runs/gallery/cells/*/*/; do $(BIN)/python -m mechheads.verify "$$run" || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

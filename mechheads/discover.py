@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import methods, runs, sources
@@ -14,10 +15,13 @@ from .prompts import LEAST, check_prompts
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
 
+    from .effects import HeadEffects
     from .models import Model
     from .prompts import Prompts
 
 USUAL = 32  # prompts that rank, and as many that judge
+# What a model is loaded with, besides its name.
+LOADING = ("revision", "device", "dtype", "process", "n_devices", "n_ctx", "prepend_bos")
 
 
 def discover(
@@ -101,17 +105,7 @@ def discover(
     check_draws(draws)
     metrics.find(metric or "logit_diff")
     start = time.monotonic(), time.process_time()
-    loaded = load(
-        model,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        process=process,
-        n_devices=n_devices,
-        n_ctx=n_ctx,
-        prepend_bos=prepend_bos,
-        quiet=quiet,
-    )
+    loaded = load(model, quiet=quiet, **{name: settings[name] for name in LOADING})
     prompts, judging = make_prompts(
         loaded, task, task_options, n=n, test=test, seed=seed, split=split
     )
@@ -193,6 +187,37 @@ def make_prompts(
             "asked for. Ask for fewer with --n and --test."
         )
     return made.split_at(first)
+
+
+def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> "HeadEffects | int":
+    """Only the exact effects of one layer's heads, as the verb would find them; without a layer,
+    how many there are. For workers that share a run.
+    """
+    from .models import load
+    from .patching import patch
+
+    parameters = signature(discover).parameters
+    given = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    given |= settings
+    options = {name: value for name, value in settings.items() if name not in parameters}
+    _, task_options = check(
+        given["task"], "patch", given["n"], given["test"], given["split"], options
+    )
+    loaded = load(given["model"], quiet=True, **{name: given[name] for name in LOADING})
+    if layer is None:
+        return loaded.cfg.n_layers
+    sizes = {name: given[name] for name in ("n", "test", "seed", "split")}
+    prompts, _ = make_prompts(loaded, given["task"], task_options, **sizes)
+    return patch(
+        loaded,
+        prompts,
+        given["metric"],
+        direction=given["direction"],
+        replacement=given["replacement"],
+        heads=[(layer, head) for head in range(loaded.cfg.n_heads)],
+        budget=given["budget"],
+        quiet=True,
+    )
 
 
 def warning_line(found: "Discovery") -> str:

@@ -19,6 +19,7 @@ def sweep(
     cluster: str | None = None,
     cpus: float = 1.0,
     gpus: float = 0.0,
+    split_layers: bool = False,
     out: str = "runs/sweep",
     quiet: bool = False,
     **options: str,
@@ -39,6 +40,7 @@ def sweep(
         cluster: local, or the address of a Ray cluster; default: in this process
         cpus: CPUs for each cell on a cluster
         gpus: GPUs for each cell on a cluster
+        split_layers: share the layers of one discover cell that patches among the workers
         out: the folder of the sweep
         quiet: no notices and no progress bar
         options: flags of the verbs
@@ -48,6 +50,8 @@ def sweep(
 
     if cpus <= 0 or gpus < 0:
         raise MechheadsError(f"--cpus takes more than 0 and --gpus 0 or more, got {cpus}, {gpus}.")
+    if split_layers and not cluster:
+        raise MechheadsError("--split-layers needs --cluster: there are no workers to share them.")
     if config:
         if tasks or models or methods or seeds or options:
             raise MechheadsError("--config brings its own grid. Leave the other flags out.")
@@ -65,7 +69,7 @@ def sweep(
     if cluster:
         from .sweeping.cluster import on_cluster
 
-        runner = on_cluster(cluster, cpus, gpus)
+        runner = on_cluster(cluster, cpus, gpus, split_layers)
     start = time.monotonic()
     failed = sweep_cells(cells, folder, runner, quiet)
     page = write_overview(folder, cells, _command(locals()))

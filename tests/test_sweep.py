@@ -19,7 +19,7 @@ from mechheads.sweeping import cells as cells_module
 from mechheads.sweeping.cells import finished, here, sweep_cells
 from mechheads.sweeping.grid import Cell, from_file, from_flags
 
-SMALL = {"n": "4", "test": "4", "draws": "2"}
+SMALL: dict[str, Any] = {"n": "4", "test": "4", "draws": "2"}
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -69,6 +69,8 @@ def test_a_grid_from_a_file(tmp_path):
     made = from_file(str(file))
     assert len(made) == 5
     assert dict(made[-1].settings) == {"models": "mini", "length": 5}
+    file.write_text('[[grid]]\nverb = "gate"\nseeds = 3\n')
+    assert dict(from_file(str(file))[0].settings) == {"seeds": 3}
     for text, words in (
         ("", "no \\[\\[grid\\]\\]"),
         ("[[grid]]\nverb = 'x'", "verb is one of"),
@@ -208,6 +210,8 @@ def test_a_cell_keeps_its_model_for_the_next():
 
 
 def test_no_cluster_there_is_one_line(tmp_path):
+    with pytest.raises(MechheadsError, match="--split-layers needs --cluster"):
+        sweep(tasks="math", split_layers=True, out=str(tmp_path), quiet=True)
     with pytest.raises(MechheadsError, match=r"no Ray cluster at 127.0.0.1:1 "):
         sweep(tasks="math", cluster="127.0.0.1:1", out=str(tmp_path), quiet=True)
 
@@ -219,7 +223,7 @@ def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, tmp_path):
 
     os.environ["PYTHONPATH"] = str(Path(cells_module.__file__).parents[2])
     os.environ["OMP_NUM_THREADS"] = "1"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     node = cluster.add_node(num_cpus=1)
     try:
         cluster.wait_for_nodes()
@@ -242,6 +246,14 @@ def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, tmp_path):
         failed = sweep_cells(made, tmp_path, runner, True)
         assert killed
         assert not failed
+        # The layers of one cell shared among workers: the same again.
+        shared = on_ray.on_cluster(cluster.address, 1.0, 0.0, split=True)
+        assert not sweep_cells(made[:1], tmp_path / "shared", shared, True)
+        (one, two) = (finished(place, made[0]) for place in (tmp_path, tmp_path / "shared"))
+        assert one is not None
+        assert two is not None
+        for name in ("effects.csv", "curve.csv", "circuit.json"):
+            assert (one / name).read_bytes() == (two / name).read_bytes()
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -249,5 +261,6 @@ def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, tmp_path):
         {name: digest for name, digest in digests(place).items() if name.startswith("cells")}
         for place in (swept, tmp_path)
     )
+    assert set(ours) == set(theirs)
     names = [name for name in ours if not name.endswith("result.json")]
     assert [ours[name] for name in names] == [theirs[name] for name in names]

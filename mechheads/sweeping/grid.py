@@ -91,11 +91,16 @@ def from_file(path: str) -> list[Cell]:
                 f"{file}, grid {i}: verb is one of {', '.join(AXES)}, got {table.get('verb')!r}."
             )
         rest = {key: value for key, value in table.items() if key != "verb"}
-        axes = {name: rest.pop(name) for name in LISTS if name in rest}
+        own = parameters(table["verb"])
+        # A list is an axis; gate's number of seeds is a setting of its own.
+        axes = {
+            name: rest.pop(name)
+            for name in LISTS
+            if name in rest and (isinstance(rest[name], list) or name not in own)
+        }
         for name, values in axes.items():
             if not isinstance(values, list) or not values:
                 raise MechheadsError(f'{file}, grid {i}: {name} takes a list such as ["a"].')
-        own = parameters(table["verb"])
         for key in rest:
             if key not in own:
                 raise MechheadsError(f"{file}, grid {i}: {table['verb']} has no setting {key}.")
