@@ -183,6 +183,15 @@ def rows(
     return [_pad(part) for part in _parts(encoded, groups)]
 
 
+def thinned(
+    weights: Float[Tensor, "row pos"],
+) -> tuple[Bool[Tensor, "row pos"], Float[Tensor, " kept"]]:
+    """Which tokens to predict, and their weights: of the light ones three in ten stand for all."""
+    light = (weights > 0) & (weights < 1)
+    kept = (weights >= 1) | (light & (torch.rand_like(weights) < 0.3))
+    return kept, weights[kept] / torch.where(light[kept], 0.3, 1.0)
+
+
 def _pad(part: Sequence[Sequence[tuple[int, float, int]]]) -> Rows:
     """Rows of tokens with their weights and whether they are asked for, as tensors."""
     tokens = torch.zeros(len(part), max(map(len, part))).long()

@@ -33,7 +33,7 @@ from .muon import Muon
 from .originals import Original, save_original
 from .outputs import append_row, prepare
 from .progress import bar
-from .rows import Course, Rows
+from .rows import Course, Rows, thinned
 
 
 @dataclass(frozen=True)
@@ -249,12 +249,15 @@ def _sizes(parts: Sequence[Rows], bias: Float[Tensor, "layer head"]) -> tuple[fl
 def _forward(
     student: Student, part: Rows, *, sample: bool
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], float, gates.Gated]:
-    """Weighted sums: the student's loss, its divergence from the teacher, the teacher's loss."""
+    """Weighted sums: the student's loss, its divergence from the teacher, the teacher's loss.
+
+    Edges are counted of all tokens; with `sample`, some of the light ones are predicted for all.
+    """
     device = student.bias.device
     tokens, queries = part.tokens.to(device), part.queries.to(device)
-    asked = queries[:, :-1]
+    weights = part.weights.to(device)[:, 1:]
+    asked, weights = thinned(weights) if sample else (weights > 0, weights[weights > 0])
     targets = tokens[:, 1:][asked]
-    weights = part.weights.to(device)[:, 1:][asked]
     with torch.no_grad():
         dense = student.teach(tokens)[:, :-1][asked].log_softmax(-1)
     with gates.Gated(student.bias, queries, sample=sample) as gated:
