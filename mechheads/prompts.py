@@ -137,11 +137,13 @@ class Prompts:
         return replace(self, pairs=self.pairs[:n])
 
     def split_at(self, n: int) -> "tuple[Prompts, Prompts]":
-        """The first n pairs, and the others."""
-        return self.first(n), replace(self, pairs=self.pairs[n:])
+        """n pairs, and the others; no group is on both sides."""
+        sides = split_groups([pair.group or pair.clean for pair in self.pairs], n)
+        one, two = (replace(self, pairs=tuple(self.pairs[i] for i in side)) for side in sides)
+        return one, two
 
     def halves(self) -> "tuple[Prompts, Prompts]":
-        """The first half of the pairs, and the second."""
+        """Two halves of the pairs; no group is in both."""
         return self.split_at(len(self) // 2)
 
     def frame(self) -> "pd.DataFrame":
@@ -163,12 +165,14 @@ class Prompts:
 class Question:
     """A prompt that is answered freely, and the answers that are right.
 
-    `function` is the cognitive function that it exercises.
+    `function` is the cognitive function that it exercises; `group` names what it is about, so that
+    two questions of a group are never on both sides of a split.
     """
 
     prompt: str
     answers: tuple[str, ...]
     function: str
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,19 @@ class Questions:
     def __len__(self) -> int:
         """How many."""
         return len(self.items)
+
+    def split_at(self, n: int) -> "tuple[Questions, Questions]":
+        """n questions, and the others; no group is on both sides."""
+        one, two = split_groups([item.group or item.prompt for item in self.items], n)
+        return self._only(one), self._only(two)
+
+    def _only(self, chosen: Sequence[int]) -> "Questions":
+        pairs = self.prompts and tuple(self.prompts.pairs[i] for i in chosen)
+        return Questions(
+            self.name,
+            tuple(self.items[i] for i in chosen),
+            replace(self.prompts, pairs=pairs) if self.prompts else None,
+        )
 
     def digest(self) -> str:
         """SHA-256 of the text of all questions, for provenance."""
@@ -246,6 +263,23 @@ def _flag(name: str) -> str:
 def held_out(group: str) -> bool:
     """Whether a group belongs to the test split: one in ten, by its hash, on every machine."""
     return hashlib.sha256(group.encode()).digest()[0] < 26
+
+
+def split_groups(groups: Sequence[str], n: int) -> tuple[list[int], list[int]]:
+    """Which of the items are the n on one side, and which the others; groups stay together.
+
+    Groups are taken in their order, as far as they fit: there are fewer than n only where no
+    group is small enough for the last places.
+    """
+    members: dict[str, list[int]] = {}
+    for i, group in enumerate(groups):
+        members.setdefault(group, []).append(i)
+    one: list[int] = []
+    for listed in members.values():
+        if len(one) + len(listed) <= n:
+            one += listed
+    chosen = set(one)
+    return sorted(one), [i for i in range(len(groups)) if i not in chosen]
 
 
 def draw(

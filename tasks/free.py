@@ -38,7 +38,7 @@ def questions(
         made = make(task, lexicon, n=n, seed=seed, split=split, or_all=True, **options)
         function = TASKS[task].function or task
         items = tuple(
-            Question(pair.clean, tuple(a.strip() for a in pair.answers), function)
+            Question(pair.clean, tuple(a.strip() for a in pair.answers), function, pair.group)
             for pair in made.pairs
         )
         return [Questions(function, items, made)]
@@ -110,6 +110,7 @@ def _question(record: Any, where: str, name: str) -> Question:
         f"{before}Question: {asked}\nAnswer:",
         tuple(str(a).strip() for a in answers),
         str(record.get("function") or name),
+        asked,
     )
 
 
@@ -132,6 +133,6 @@ def _cogqa(items: Any, path: Path) -> list[Question]:
         for asked, answer, skill in steps:
             prompt = f"{before}\n\nQuestion: {asked}\nAnswer:"
             if answer.strip():
-                found.append(Question(prompt, (answer.strip(),), skill.strip()))
+                found.append(Question(prompt, (answer.strip(),), skill.strip(), main))
             before = f"{prompt} {answer.strip()}"
     return found
