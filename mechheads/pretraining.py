@@ -42,9 +42,7 @@ PIECE = r"\n+ *| ?[A-Za-z_]+| ?\d{1,2}| ?[^\sA-Za-z\d_]+|\s+"
 
 @dataclass(frozen=True)
 class Recipe:
-    """The size of the model and how long it is trained: `steps`, then `rounds` times `last` steps
-    without dropout.
-    """
+    """The size of the model and how long it is trained: `steps`, and `last` without dropout."""
 
     layers: int = 4
     heads: int = 8
@@ -52,7 +50,6 @@ class Recipe:
     context: int = 128
     steps: int = 4500
     last: int = 800
-    rounds: int = 2
     warm_up: int = 150
     rate: float = 3.6e-3
     rate_others: float = 1.8e-3
@@ -126,8 +123,8 @@ def loss_of(model: GPT2LMHeadModel, part: Rows) -> Tensor:
 def pace(recipe: Recipe, step: int) -> float:
     """Warm-up to 1; a third from 35 % of the steps on, a seventh from 50 %; then cosine from 80 %.
 
-    Copying is learned at the high rate, tasks of several steps only at the lower ones. Each of the
-    last rounds begins again at a seventh and ends with a cosine.
+    Copying is learned at the high rate, tasks of several steps only at the lower ones. The last
+    steps begin again at a seventh and end with a cosine.
     """
     if step < recipe.warm_up:
         return (step + 1) / recipe.warm_up
@@ -137,7 +134,7 @@ def pace(recipe: Recipe, step: int) -> float:
     if step < recipe.steps:
         late = max(0.0, (done - 0.8) / 0.2)
     else:
-        late = max(0.0, ((step - recipe.steps) % recipe.last / recipe.last - 0.4) / 0.6)
+        late = max(0.0, ((step - recipe.steps) / recipe.last - 0.4) / 0.6)
     return 0.02 + (1 / 7 - 0.02) * (1 + math.cos(math.pi * late)) / 2
 
 
@@ -184,7 +181,7 @@ def train(
     named, settings = dict(model.named_parameters()), asdict(recipe)
     state = checkpoints.restore(checkpoint, named, optimizer, settings)
     begin, spent = state.get("step", 0), state.get("seconds", 0.0)
-    whole = recipe.steps + recipe.rounds * recipe.last
+    whole = recipe.steps + recipe.last
     end = whole if stop_after is None else min(whole, stop_after)
     clock = time.monotonic()
     work = Work(recipe, len(tokenizer), course)
@@ -245,9 +242,8 @@ def _check(recipe: Recipe) -> None:
     for name in ("layers", "heads", "width", "steps", "workers"):
         if getattr(recipe, name) < 1:
             raise MechheadsError(f"--{name} takes 1 or more, got {getattr(recipe, name)}.")
-    for name in ("last", "rounds"):
-        if getattr(recipe, name) < 0:
-            raise MechheadsError(f"--{name} takes 0 or more, got {getattr(recipe, name)}.")
+    if recipe.last < 0:
+        raise MechheadsError(f"--last takes 0 or more, got {recipe.last}.")
     if recipe.width % recipe.heads:
         raise MechheadsError(f"--width {recipe.width} is no multiple of --heads {recipe.heads}.")
 

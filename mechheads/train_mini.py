@@ -13,7 +13,6 @@ def train_mini(
     out: str = "runs/mini",
     steps: int = 4500,
     last: int = 800,
-    rounds: int = 2,
     layers: int = 4,
     heads: int = 8,
     width: int = 128,
@@ -30,8 +29,7 @@ def train_mini(
     Args:
         out: the folder for the model
         steps: optimizer steps, the last fifth of them with attention dropout
-        last: steps of a round after these, without dropout
-        rounds: how many of these rounds
+        last: steps after these, without dropout
         layers: layers
         heads: heads per layer
         width: width of the residual stream
@@ -51,16 +49,7 @@ def train_mini(
     from .pretraining import Recipe, build_tokenizer, train
 
     tokenizer = build_tokenizer(texts())
-    recipe = Recipe(
-        layers,
-        heads,
-        width,
-        steps=steps,
-        last=last,
-        rounds=rounds,
-        workers=workers,
-        seed=seed,
-    )
+    recipe = Recipe(layers, heads, width, steps=steps, last=last, workers=workers, seed=seed)
     folder = Path(out).expanduser()
     train(
         partial(course, seed),

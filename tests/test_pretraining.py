@@ -23,7 +23,7 @@ from mechheads.rows import echoes, examples, rows, task_lessons
 from mechheads.teams import team
 from tasks.curriculum import COUNTS, echoed_words, held_out_pairs, shares, texts
 
-SMALL = Recipe(layers=1, heads=2, width=16, steps=3, last=1, rounds=1, warm_up=2, dropout_from=0.4, workers=1)
+SMALL = Recipe(layers=1, heads=2, width=16, steps=3, last=1, warm_up=2, dropout_from=0.4, workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_repeated_words_stand_anywhere_in_the_context_behind_their_first_token()
 
 def test_the_rate_warms_up_and_falls_in_steps():
     recipe = Recipe(steps=1000, last=100, warm_up=100)
-    paces = [pace(recipe, step) for step in range(1200)]
+    paces = [pace(recipe, step) for step in range(1100)]
     assert paces[0] < paces[50] < paces[100] == paces[349] == 1.0
     assert paces[350] == paces[499] == pytest.approx(1 / 3)
     assert paces[500] == paces[799] == pytest.approx(1 / 7)
@@ -154,7 +154,6 @@ def test_the_rate_warms_up_and_falls_in_steps():
     assert paces[1000] == paces[1039] == pytest.approx(1 / 7)
     assert paces[1039] > paces[1070] > paces[1099]
     assert paces[1099] < 0.03
-    assert paces[1100:] == paces[1000:1100]
 
 
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(tokenizer, tests, tmp_path):
@@ -208,7 +207,6 @@ def test_a_worker_that_stops_is_told(tokenizer, tests, tmp_path):
         ({"workers": 0}, "--workers takes 1 or more, got 0"),
         ({"steps": 0}, "--steps takes 1 or more, got 0"),
         ({"last": -1}, "--last takes 0 or more, got -1"),
-        ({"rounds": -1}, "--rounds takes 0 or more, got -1"),
         ({"width": 17}, "--width 17 is no multiple of --heads 2"),
         ({"width": 32}, r"was made with --width 16, not 32\. Go on with the same settings"),
     ],
