@@ -20,13 +20,17 @@ def write_reports(
 ) -> None:
     """report.html and report.md: the sections, all settings, provenance, and the command."""
     about = [
-        Section("Settings", table={k: "" if v is None else v for k, v in record.settings.items()}),
+        Section("Settings", table={k: _shown(v) for k, v in record.settings.items()}),
         Section("Provenance", table=_flat(record.provenance)),
         Section("Make it again", code=[record.command]),
     ]
     words: dict[str, str] = {"headline": headline, "warning": warning or ""}
     write_page(folder / REPORT, title, [*sections, *about], **words)
     write_markdown(folder / "report.md", title, [*sections, *about], **words)
+
+
+def _shown(value: Any) -> object:
+    return "(default)" if value is None else value
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, object]:

@@ -7,6 +7,7 @@ After arXiv:2512.05865:
 3. c is the multiplier of a constraint: it grows while the loss is less than `slack` above the dense
    model's on the same tokens, and shrinks while it is more, or edges are few enough.
 4. The rates fall in the last part. Afterwards the gates are deterministic.
+5. With `start`, all this goes on from a sparse model that was made before; the teacher is dense.
 
 Every step's data and noise depend on the seed and the step alone: a run that was stopped and
 resumed ends with the same weights.
@@ -27,10 +28,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import checkpoints, gates
+from . import checkpoints, gates, sources
 from .errors import MechheadsError
 from .muon import Muon
-from .originals import Original, save_original
+from .originals import Original, quiet_libraries, read_original, save_original
 from .outputs import append_row, prepare
 from .progress import bar
 from .rows import Course, Rows, thinned
@@ -56,6 +57,7 @@ class Settings:
     distill: float = 1.0
     lora: int = 0
     seed: int = 0
+    start: str | None = None
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ def check(settings: Settings) -> None:
         raise MechheadsError(
             f"--density is a share of the edges, 0.004 for 0.4 %; got {settings.density}."
         )
+    if settings.start and settings.lora:
+        raise MechheadsError("--start goes on with all weights, not with --lora. Drop one of them.")
     if settings.length < 2:
         raise MechheadsError(f"--length takes 2 tokens or more, got {settings.length}.")
 
@@ -188,8 +192,28 @@ def begin(original: Original, settings: Settings) -> Student:
 
         return Student(model, bias.requires_grad_(), teach)
     dense = copy.deepcopy(model)
+    if settings.start:
+        bias = _take_over(original, settings.start).to(device)
     model.requires_grad_(True)
     return Student(model, bias.requires_grad_(), lambda t: dense(t, use_cache=False).logits)
+
+
+def _take_over(original: Original, start: str) -> Float[Tensor, "layer head"]:
+    """Give the model the weights of a sparse one of the same shape; the biases of its gates."""
+    source = sources.find(start)
+    with quiet_libraries():
+        earlier, _ = read_original(source, torch.float32)
+    config = earlier.config.to_dict()
+    bias = gates.read(source.folder, config, original.n_layers, original.n_heads)
+    if bias is None:
+        raise MechheadsError(f"--start {start} is no sparse model. Give one that sparsify made.")
+    try:
+        original.hf_model.load_state_dict(earlier.state_dict())
+    except RuntimeError:
+        raise MechheadsError(
+            f"--start {start} has other weights than {original.name}. Give one that was made of it."
+        ) from None
+    return bias
 
 
 def _with_adapters(model: Any, settings: Settings) -> Any:
@@ -322,6 +346,7 @@ def _write(
             "steps": settings.steps,
             "slack": settings.slack,
             "seed": settings.seed,
+            **({"start": settings.start} if settings.start else {}),
             "held_out_loss_gap": round(found.gap, 5),
             "held_out_density": round(found.density, 6),
             "live_heads": found.live,

@@ -16,6 +16,7 @@ def sparsify(
     rate: float = 6e-4,
     distill: float = 1.0,
     lora: int = 0,
+    start: str | None = None,
     seed: int = 0,
     stop_after: int | None = None,
     revision: str | None = None,
@@ -40,6 +41,7 @@ def sparsify(
         rate: learning rate of the weights
         distill: weight of the divergence from the dense model's predictions; 0 for none
         lora: rank of low-rank adapters, for models too large to train whole; 0 for all weights
+        start: a sparse model made of the same dense one before, to go on from
         seed: of the data and the gates
         stop_after: stop at this step, to go on later
         revision: branch, tag or commit of a hub model
@@ -86,6 +88,7 @@ def sparsify(
         distill=distill,
         lora=lora,
         seed=seed,
+        start=start,
     )
     sparsification.check(settings)
     if threads:

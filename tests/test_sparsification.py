@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import tasks
 from mechheads import MechheadsError, lexicon, load
@@ -162,6 +163,26 @@ def test_the_result_is_a_directory_that_loads_with_its_gates(original, course, t
         load_original(str(tmp_path))
 
 
+def test_a_run_can_start_from_an_earlier_result(checkpoint, course, tmp_path):
+    folder = str(checkpoint("gpt2"))
+    sparsify(load_original(folder), course, SETTINGS, tmp_path / "first", quiet=True)
+    again = load_original(folder)
+    dense = again.hf_model(course.tests[0].tokens, use_cache=False).logits
+    student = begin(again, replace(SETTINGS, start=str(tmp_path / "first")))
+    first = load(str(tmp_path / "first"), quiet=True)
+    assert torch.equal(student.bias, first.edge_gates)
+    weights = load_file(tmp_path / "first" / "model.safetensors")
+    for name, parameter in student.parameters.items():
+        assert name == "edge_gates" or torch.equal(parameter, weights[name])
+    assert torch.equal(student.teach(course.tests[0].tokens), dense)
+
+
+def test_a_start_that_is_not_sparse_is_named(checkpoint, original, course, tmp_path):
+    settings = replace(SETTINGS, start=str(checkpoint("gpt2")))
+    with pytest.raises(MechheadsError, match="is no sparse model"):
+        sparsify(original, course, settings, tmp_path / "out", quiet=True)
+
+
 def test_edges_are_counted_per_prompt_and_head(original, course, tmp_path):
     sparsify(original, course, replace(SETTINGS, bias=0.0), tmp_path, quiet=True)
     model = load(str(tmp_path))
@@ -214,6 +235,7 @@ def test_text_lessons_depend_on_the_step_alone():
     [
         ({"slack": 0.0}, "--slack takes more than 0, got 0.0"),
         ({"steps": 0}, "--steps takes more than 0, got 0"),
+        ({"start": "earlier", "lora": 2}, "--start goes on with all weights"),
         ({"density": 1.5}, "--density is a share of the edges"),
         ({"lora": -1}, "--lora takes 0 or more, got -1"),
         ({"length": 1}, "--length takes 2 tokens or more, got 1"),
