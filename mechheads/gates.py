@@ -55,7 +55,8 @@ class Gated(TorchFunctionMode):
     It steps in where the model computes a softmax over a square of positions for every head, which
     every architecture does in the same way. `queries` are the positions whose edges are counted:
     `expected` is the sum of their gates' probabilities, with its gradient, `open` counts the edges
-    that the deterministic gates leave open.
+    that the deterministic gates leave open. A bias feels every open edge as much: by the sigmoid's
+    own slope, which is flat there, a head that is wide open would stay so.
     """
 
     def __init__(
@@ -102,9 +103,12 @@ class Gated(TorchFunctionMode):
         )
 
     def _gates(self, scores: Float[Tensor, "row head query key"]) -> Tensor:
-        logits = gate_logits(scores, self.bias[self.layer])
+        bias = self.bias[self.layer]
+        logits = gate_logits(scores, bias)
         if self.queries is not None:
-            self.expected = self.expected + (torch.sigmoid(logits) * self.queries).sum()
+            shares = torch.sigmoid(gate_logits(scores, bias.detach())) * self.queries
+            felt = shares.detach().sum(dim=(0, 2, 3)) @ bias
+            self.expected = self.expected + shares.sum() + felt - felt.detach()
         counted = logits > 0 if self.queries is None else (logits > 0) & self.queries
         self.open[self.layer] += counted.sum(dim=(0, 2, 3))
         self.layer += 1
