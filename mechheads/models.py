@@ -340,18 +340,37 @@ def has_hooks(model: Model) -> bool:
 def changed_mlp(
     model: Model, layer: int, change: Callable[[Float[Tensor, "row pos d_mlp"]], Tensor]
 ) -> Iterator[None]:
-    """While active, what a layer's MLP has after its nonlinearity is changed."""
-    point: Any = model.hook_dict.get(f"blocks.{layer}.mlp.hook_post")
-    if point is None:
+    """While active, a layer's MLP has act(pre) changed: before the product of a gated one."""
+    block: Any = model.blocks[layer]
+    points = {
+        part: model.hook_dict.get(f"blocks.{layer}.mlp.hook_{part}")
+        for part in ("pre", "pre_linear", "post")
+    }
+    if points["post"] is None:
         raise MechheadsError(f"{model.cfg.model_name} has no MLP in layer {layer} to change.")
-    before = list(point.fwd_hooks)
-    point.add_hook(lambda value, hook: change(value), is_permanent=True)
+    kept: dict[str, Tensor] = {}
+
+    def hook(value: Tensor, hook: HookPoint) -> Tensor | None:
+        part = str(hook.name).rpartition("hook_")[2]
+        if part != "post":
+            kept[part] = value
+            return None
+        if "pre_linear" not in kept:
+            return change(value)
+        inner = block.mlp.act_fn(kept["pre"])
+        return value + (change(inner) - inner) * kept["pre_linear"]
+
+    used: list[Any] = [point for point in points.values() if point is not None]
+    before = [list(point.fwd_hooks) for point in used]
+    for point in used:
+        point.add_hook(hook, is_permanent=True)
     try:
         yield
     finally:
-        for hook in [hook for hook in point.fwd_hooks if hook not in before]:
-            hook.hook.remove()
-            point.fwd_hooks.remove(hook)
+        for point, old in zip(used, before, strict=True):
+            for added in [one for one in point.fwd_hooks if one not in old]:
+                added.hook.remove()
+                point.fwd_hooks.remove(added)
 
 
 def _keeper(kept: list[Tensor]) -> Callable[..., None]:

@@ -68,3 +68,9 @@ def p_values(values: Float[Tensor, "prompt *cell"]) -> Float[Tensor, "*cell"]:
     raw = np.where(np.isnan(tested.pvalue), 1.0, tested.pvalue)
     corrected = stats.false_discovery_control(raw)
     return torch.from_numpy(corrected).float().view(values.shape[1:])
+
+
+def wilson(correct: int, n: int) -> tuple[float, float]:
+    """95 % interval of a share, for correct ones out of n."""
+    found = stats.binomtest(correct, n).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)

@@ -28,12 +28,12 @@ def questions(
     task: str,
     lexicon: Lexicon,
     *,
-    n: int,
+    n: int | None = None,
     seed: int = 0,
     split: str = "test",
     **options: Any,
 ) -> list[Questions]:
-    """n questions of a built-in task, or n of each function in a file."""
+    """n questions of a built-in task, or n of each function in a file; None: 32, or all."""
     if not is_file(task):
         made = make(task, lexicon, n=n, seed=seed, split=split, or_all=True, **options)
         function = TASKS[task].function or task
@@ -75,16 +75,6 @@ def from_file(path: str | Path) -> list[Question]:
     if not found:
         raise MechheadsError(f"{path} is empty. Give one object a line: {EXAMPLE}.")
     return found
-
-
-def is_free(path: str) -> bool:
-    """Whether a file holds questions rather than pairs of prompts."""
-    try:
-        start = Path(path).expanduser().read_text(encoding="utf-8-sig").lstrip()
-    except (OSError, UnicodeDecodeError):
-        return False
-    first = start.partition("\n")[0]
-    return start.startswith("[") or '"question"' in first or '"problem"' in first
 
 
 def _parsed(text: str, where: str) -> Any:

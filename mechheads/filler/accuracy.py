@@ -1,6 +1,7 @@
 """The same questions under several conditions: accuracies, intervals, and paired tests."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ..prompts import Question
 from ..storage import load_result, save_result
 from .insertion import Inserted
 from .maths import is_right
+from .redistribution import arm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,38 +26,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answers:
-    """Which questions a model answered rightly under each condition; the first one is `none`."""
+    """Which questions a model answered rightly under each condition; the first one is `none`.
+
+    `tokens` are those of the filler, `cut_off` the share of answers that were as long as they may
+    be. A condition that could not be asked is missing from `right`, `said` and `cut_off`.
+    """
 
     model: str
     conditions: tuple[str, ...]
-    right: Bool[Tensor, "condition question"]
-    said: tuple[tuple[str, ...], ...]
-    tokens: tuple[int, ...]
+    tokens: tuple[int | None, ...]
+    right: Mapping[str, Bool[Tensor, " question"]]
+    said: Mapping[str, tuple[str, ...]]
+    cut_off: Mapping[str, float]
+
+    def p_value(self, condition: str) -> float | None:
+        """Of the condition against the first one, by itself."""
+        first = self.conditions[0]
+        if condition == first or condition not in self.right or first not in self.right:
+            return None
+        return mcnemar(self.right[first], self.right[condition])
 
 
 @dataclass(frozen=True)
 class Accuracies:
     """All models. p-values are McNemar's exact test against the first condition, corrected for the
-    number of comparisons (Holm).
+    number of comparisons (Holm) on all models together.
     """
 
     answers: tuple[Answers, ...]
     axis: str = "condition"
 
     def frame(self) -> "pd.DataFrame":
-        """A tidy frame: model, condition, n, correct, accuracy, low, high, p_value."""
+        """A tidy frame: model, condition, n, correct, accuracy, low, high, p_value, tokens,
+        cut_off; numbers are missing where nothing was asked.
+        """
         import pandas as pd
 
         rows, raw = [], []
         for found in self.answers:
-            for i, condition in enumerate(found.conditions):
-                correct, n = int(found.right[i].sum()), found.right.shape[1]
-                ci = stats.binomtest(correct, n).proportion_ci(method="wilson")
-                p = mcnemar(found.right[0], found.right[i]) if i else None
-                raw.append(p)
-                rows.append((found.model, condition, n, correct, correct / n, ci.low, ci.high))
+            for condition, tokens in zip(found.conditions, found.tokens, strict=True):
+                raw.append(found.p_value(condition))
+                right = found.right.get(condition)
+                numbers = [None] * 5 if right is None else _numbers(right)
+                cut_off = found.cut_off.get(condition)
+                rows.append((found.model, condition, *numbers, None, tokens, cut_off))
         columns = ["model", self.axis, "n", "correct", "accuracy", "low", "high"]
-        frame = pd.DataFrame(rows, columns=pd.Index(columns))
+        frame = pd.DataFrame(rows, columns=pd.Index([*columns, "p_value", "tokens", "cut_off"]))
         corrected = iter(holm([p for p in raw if p is not None]))
         frame["p_value"] = [float("nan") if p is None else next(corrected) for p in raw]
         return frame
@@ -79,23 +95,33 @@ class Accuracies:
 def ask(
     model: Model,
     questions: Sequence[Question],
-    prompts: Mapping[str, Sequence[Inserted]],
+    prompts: Mapping[str, Sequence[Inserted] | None],
     *,
     max_tokens: int,
     stop: Sequence[str],
     budget: int | None = None,
+    moved: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Answers:
-    """Greedy answers to the same questions under every condition."""
+    """Greedy answers to the same questions under every condition; under `arm` with ARM, `moved`
+    being its arguments. Where there are no prompts nothing is asked.
+    """
     whole = torch.ones(1, model.cfg.n_layers, model.cfg.n_heads)
     options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "budget": budget}
-    said, right = [], []
-    for made in prompts.values():
-        texts = answer(model, [p.text for p in made], whole, quiet=quiet, **options)[0]
-        said.append(tuple(texts))
-        right.append([is_right(t, q.answers) for t, q in zip(texts, questions, strict=True)])
-    tokens = tuple(max(p.run for p in made) for made in prompts.values())
-    return Answers(model.cfg.model_name, tuple(prompts), torch.tensor(right), tuple(said), tokens)
+    asked = {name: made for name, made in prompts.items() if made is not None}
+    right, said, cut_off = {}, {}, {}
+    for name, made in asked.items():
+        with arm(model, **(moved or {})) if name == "arm" else nullcontext():
+            texts = answer(model, [p.text for p in made], whole, quiet=quiet, **options)[0]
+        said[name] = tuple(texts)
+        right[name] = torch.tensor(
+            [is_right(t, q.answers) for t, q in zip(texts, questions, strict=True)]
+        )
+        cut_off[name] = sum(_is_cut_off(model, t, max_tokens) for t in texts) / len(texts)
+    tokens = tuple(
+        None if made is None else max(p.tokens for p in made) for made in prompts.values()
+    )
+    return Answers(model.cfg.model_name, tuple(prompts), tokens, right, said, cut_off)
 
 
 def mcnemar(before: Bool[Tensor, " question"], after: Bool[Tensor, " question"]) -> float:
@@ -112,3 +138,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, p_values[i] * (len(p_values) - rank)))
         corrected[i] = largest
     return corrected
+
+
+def _numbers(right: Bool[Tensor, " question"]) -> tuple[int, int, float, float, float]:
+    """n, correct, accuracy, and Wilson's interval."""
+    correct, n = int(right.sum()), len(right)
+    ci = stats.binomtest(correct, n).proportion_ci(method="wilson")
+    return n, correct, correct / n, ci.low, ci.high
+
+
+def _is_cut_off(model: Model, text: str, max_tokens: int) -> bool:
+    tokenizer: Any = model.tokenizer
+    return len(tokenizer.encode(text, add_special_tokens=False)) >= max_tokens

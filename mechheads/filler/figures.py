@@ -22,27 +22,30 @@ NAMES = {
     "none": "no filler",
     "mless": "meaningless filler",
     "mful": "a word repeated",
-    "random": "random words",
+    "random": "random sentences",
     "arm": "ARM, no filler",
 }
 
 
 def draw_accuracies(found: "Accuracies") -> "go.Figure":
-    """Bars grouped by model, a bar per condition, with 95 % intervals; p-values on hover."""
+    """Bars grouped by model, a bar per condition, with 95 % intervals and p-values above them."""
     import plotly.graph_objects as go
 
     frame: Any = found.frame()
     figure = go.Figure()
-    extra = iter(COLORS * 10)
-    for condition in dict.fromkeys(frame[found.axis]):
+    models = list(dict.fromkeys(frame["model"]))
+    conditions = list(dict.fromkeys(frame[found.axis]))
+    width = 0.8 / len(conditions)
+    for i, condition in enumerate(conditions):
         part = frame[frame[found.axis] == condition]
-        color, _, pattern = STYLES.get(str(condition), (next(extra), "", ""))
-        marks = ["" if p != p else f"p = {p:.2g}" for p in part["p_value"]]
+        color, _, pattern = STYLES[condition]
+        x = [models.index(name) + (i - (len(conditions) - 1) / 2) * width for name in part["model"]]
         figure.add_bar(
-            x=[escaped(name) for name in part["model"]],
+            x=x,
             y=part["accuracy"],
-            customdata=marks,
-            name=NAMES.get(str(condition), escaped(str(condition))),
+            width=0.95 * width,
+            customdata=[escaped(name) for name in part["model"]],
+            name=NAMES[condition],
             marker={"color": color, "pattern": {"shape": pattern, "solidity": 0.3}},
             error_y={
                 "type": "data",
@@ -51,15 +54,23 @@ def draw_accuracies(found: "Accuracies") -> "go.Figure":
                 "arrayminus": part["accuracy"] - part["low"],
                 "color": "#000000",
             },
-            hovertemplate="%{x}: %{y:.1%} %{customdata}<extra>"
-            + escaped(str(condition))
-            + "</extra>",
+            hovertemplate="%{customdata}: %{y:.1%}<extra>" + condition + "</extra>",
         )
-    figure.update_yaxes(title_text="accuracy, 95 % interval", tickformat=".0%", range=[0, 1.05])
+        figure.add_scatter(
+            x=x,
+            y=part["high"],
+            text=["" if p != p else f"p = {p:.2g}" for p in part["p_value"]],
+            mode="text",
+            textposition="top center",
+            textfont={"size": 11},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    figure.update_xaxes(tickvals=list(range(len(models))), ticktext=[escaped(m) for m in models])
+    figure.update_yaxes(title_text="accuracy, 95 % interval", tickformat=".0%", range=[0, 1.12])
     figure.update_layout(
         template="simple_white",
         font=FONT,
-        barmode="group",
         height=440,
         margin={"t": 20, "r": 20},
         legend={"orientation": "h", "y": -0.15},

@@ -1,42 +1,87 @@
-"""Prompts with a run inserted: the same original tokens, and new ones in one place.
+r"""Prompts with a run inserted: the same original tokens, and new ones in one place.
 
-- `none`: as it is;
+- `none`: as it is, and `arm` as well;
 - `mless`: a meaningless text ("/") repeated;
 - `mful`: a meaningful word that has nothing to do with the question ("he") repeated;
-- `random`: a sentence of random words.
-The last two have as many tokens as the first, or the nearest number below. A run that changes how
-the text around it is split into tokens is refused: then nothing would align.
+- `random`: random sentences.
+All runs have exactly `length` tokens, besides the blank line that sets them off from what follows.
+A run that changes how the text around it is split into tokens is refused: then nothing would
+align.
 """
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..batches import token_ids
 from ..errors import MechheadsError
 from ..models import Model
 from ..prompts import Question
 
-CONDITIONS = ("none", "mless", "mful", "random")
-PLACES = ("start", "between", "end", "random")
-# Common words of one token for nearly every tokenizer; others are left out.
-WORDS = (
-    "the of and to in that was his he it with is for as had you not be her on at by which have "
-    "or from this him but all she they were my are me one their so an said them we who would been "
-    "will no when there if more out up into do any your what has man could other than our some "
-    "very time about may its only now like little then can made should did us such great before "
-    "must two these see know over much down after first good men own never most old shall day"
-).split()
+# What a run begins with and what stands after it; the second where the first does not fit.
+GAPS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "start": (("", "\n\n"), ("", " \n\n")),
+    "between": (("", "\n\n"), ("", " \n\n")),
+    "end": ((" ", ""), ("", "")),
+    "random": ((" ", ""), ("", "")),
+}
+# How the tasks and files of questions begin the one that is asked.
+ASKED = "\n\nQuestion: "
+DRAWS = 20
+SENTENCES = (
+    "The old bridge crosses a quiet river near the village.",
+    "My neighbor plants roses beside the garden wall every spring.",
+    "Rain fell on the empty street all morning.",
+    "She painted the kitchen door a soft shade of green.",
+    "The train was late because of heavy snow.",
+    "A small bird built its nest above our window.",
+    "He reads the newspaper after breakfast and then walks the dog.",
+    "The museum is closed on the first day of the week.",
+    "Fresh bread smells wonderful in the early morning.",
+    "They watched the boats return to the harbor at sunset.",
+    "The teacher wrote a short poem on the board.",
+    "Our cat sleeps on the warm stones by the door.",
+    "A cold wind blew leaves across the yard.",
+    "The children sang while their mother played the piano.",
+    "He forgot his umbrella in the back of the taxi.",
+    "The lamp on the desk gives a yellow light.",
+    "She found an old letter between the pages of a book.",
+    "The market sells fish, cheese and wild honey.",
+    "Clouds gathered over the hills in the afternoon.",
+    "The doctor told him to rest and drink more water.",
+    "A long road leads from the castle to the sea.",
+    "The tailor mended my coat with a dark thread.",
+    "We listened to the radio while the soup was cooking.",
+    "The farmer closed the gate and counted his sheep.",
+    "Her brother collects stamps from distant islands.",
+    "The clock in the tower has not moved for years.",
+    "A young actor forgot his lines on the stage.",
+    "The mountains look blue in the distance.",
+    "The baker opened his shop before the sun came up.",
+    "Somebody left a red scarf on the bench in the park.",
+    "The river freezes when winter is very hard.",
+    "They moved the heavy table closer to the fire.",
+    "The sailor told stories about storms and whales.",
+    "Nobody knew who had locked the garden shed.",
+    "The curtains were drawn and the house was silent.",
+    "An artist sketched the horses behind the fence.",
+)
 
 
 @dataclass(frozen=True)
 class Inserted:
-    """A prompt's token ids; `cut` original ones stand before the run, which has `run` tokens."""
+    """A prompt's token ids; `cut` original ones stand before the inserted `run` of them.
+
+    `tokens` of the run are filler, the others set it off from the text.
+    """
 
     text: str
     ids: tuple[int, ...]
     cut: int
     run: int
+    tokens: int
 
     @property
     def original(self) -> list[int]:
@@ -44,57 +89,80 @@ class Inserted:
         return [i for i in range(len(self.ids)) if not self.cut <= i < self.cut + self.run]
 
 
-def insert(model: Model, text: str, run: str, at: int) -> Inserted:
-    """The run before character `at` of the text; an error if the text around it splits anew."""
+def insert(model: Model, text: str, run: str, at: int, after: str = "") -> Inserted:
+    """The run, and what sets it off, before character `at`; an error if the text splits anew."""
     plain = token_ids(model, text)
     if not run:
-        return Inserted(text, plain, len(plain), 0)
-    whole = text[:at] + run + text[at:]
+        return Inserted(text, plain, len(plain), 0, 0)
+    spans = _spans(model, text)
+    cut = len(plain) - sum(end > at for _, end in spans)
+    whole = text[:at] + run + after + text[at:]
     ids = token_ids(model, whole)
-    cut = len(token_ids(model, text[:at]))
-    after = len(plain) - cut
-    kept = ids[:cut] == plain[:cut] and (after == 0 or ids[-after:] == plain[cut:])
-    if not kept or len(ids) < len(plain):
+    more = len(ids) - len(plain)
+    kept = ids[:cut] == plain[:cut] and ids[cut + more :] == plain[cut:]
+    if not kept or more < 1 or any(start < at < end for start, end in spans):
         near = f"{text[max(0, at - 12) : at]!r} and {text[at : at + 12]!r}"
-        shown = run if len(run) < 24 else f"{run[:20]}..."
         raise MechheadsError(
-            f"the filler {shown!r} changes how {model.cfg.model_name} splits the text around it "
-            f"({near}) into tokens. Use another --filler or --place."
+            f"the filler {_short(run)} changes how {model.cfg.model_name} splits the text around "
+            f"it ({near}) into tokens. Use another --filler or --place."
         )
-    return Inserted(whole, ids, cut, len(ids) - len(plain))
+    tokens = sum(at < end <= at + len(run) for _, end in _spans(model, whole))
+    return Inserted(whole, ids, cut, more, tokens)
 
 
-def place_in(text: str, place: str, rng: random.Random) -> tuple[int, str, str]:
-    """The character where a run goes, and what stands before and after it.
+def place_in(model: Model, text: str, place: str, instruction: str, rng: random.Random) -> int:
+    """The character before which a run goes.
 
     - `start`: before everything;
-    - `between`: before the last question, after the instruction and solved examples; before
-      everything where the prompt has one part only;
+    - `between`: before the question, after the instruction that the text begins with; without one,
+      after the task's own instruction and solved examples;
     - `end`: after everything, so that the answer follows the run;
     - `random`: between two words.
     """
+    if place == "start":
+        return 0
     if place == "end":
-        return len(text), " ", ""
-    if place == "between":
-        block = text.rfind("\n\n")
-        return (block + 2 if block >= 0 else 0), "", "\n\n"
+        return len(text)
     if place == "random":
-        spaces = [i for i, letter in enumerate(text) if letter == " " and 0 < i < len(text) - 1]
-        return (rng.choice(spaces) if spaces else 0), " ", ""
-    return 0, "", "\n\n"
-
-
-def words_of(model: Model, condition: str, word: str, n: int, seed: str) -> list[str]:
-    """n times the word (`mful`), or n random ones that are a token each after a space."""
-    if condition == "mful":
-        return [word] * n
-    known = [w for w in WORDS if len(token_ids(model, f" {w}")) == len(token_ids(model, "")) + 1]
-    if not known:
+        return rng.choice(sorted(spaces(model, text).values()) or [0])
+    if instruction:
+        return len(instruction) + 2
+    block = text.rfind(ASKED)
+    if block < 0:
         raise MechheadsError(
-            f"{model.cfg.model_name} splits every common word into pieces. Leave out the condition "
-            "random: --conditions none,mless,mful."
+            "--place between takes an instruction before the question, and there is none. Give "
+            "--instruction for a file of questions, else --place start."
         )
-    return random.Random(seed).choices(known, k=n)
+    return block + 2
+
+
+def instructed(question: Question, instruction: str) -> str:
+    """The question's prompt after an instruction, as `place_in` finds it."""
+    return f"{instruction}\n\n{question.prompt}" if instruction else question.prompt
+
+
+def spaces(model: Model, text: str) -> dict[int, int]:
+    """Spaces between words: by the number of tokens before each, its character."""
+    spans = _spans(model, text)
+    return {
+        sum(end <= at for _, end in spans): at
+        for at, letter in enumerate(text[:-1])
+        if letter == " " and at and not any(start < at < end for start, end in spans)
+    }
+
+
+def shared_places(model: Model, texts: Sequence[str], seed: int) -> dict[int, int]:
+    """A space with as many tokens before it in as many texts of one length as can be.
+
+    By the number of the text, the character; texts that do not have it are left out.
+    """
+    found = [spaces(model, text) for text in texts]
+    sizes = [len(token_ids(model, text)) for text in texts]
+    counts = Counter((sizes[i], cut) for i, places in enumerate(found) for cut in places)
+    most = max(counts.values(), default=0)
+    best = sorted(key for key, count in counts.items() if count == most)
+    size, cut = random.Random(seed).choice(best or [(0, 0)])
+    return {i: p[cut] for i, p in enumerate(found) if sizes[i] == size and cut in p}
 
 
 def make(
@@ -107,31 +175,81 @@ def make(
     length: int = 55,
     place: str = "between",
     seed: int = 0,
+    instruction: str = "",
+    places: Sequence[int] | None = None,
 ) -> list[Inserted]:
-    """Every question with a run of the condition; a question's random run is its own."""
+    """Every question with a run of the condition; a question's random run is its own.
+
+    The prompts begin with the instruction. `places` are the characters where runs go, if known.
+    """
     made = []
     for i, question in enumerate(questions):
-        text = question.prompt
-        at, before, after = place_in(text, place, random.Random(f"{seed}/{i}"))
-        if condition == "none" or length == 0:
-            made.append(insert(model, text, "", at))
+        text = instructed(question, instruction)
+        if condition in ("none", "arm") or length == 0:
+            made.append(insert(model, text, "", 0))
             continue
-        meaningless = insert(model, text, before + filler * length + after, at)
-        if condition == "mless":
-            made.append(meaningless)
-            continue
-        words = words_of(model, condition, word, meaningless.run, f"{seed}/{i}/{condition}")
-        # The most words that have no more tokens than the filler.
-        found = None
-        for n in range(1, len(words) + 1):
-            longer = insert(model, text, before + " ".join(words[:n]) + after, at)
-            if longer.run > meaningless.run:
-                break
-            found = longer
-        if found is None:
-            raise MechheadsError(
-                f"{words[0]!r} has more than the {meaningless.run} tokens of the filler for "
-                f"{model.cfg.model_name}. Use a --word of one token, or a larger --length."
-            )
-        made.append(found)
+        rng = random.Random(f"{seed}/{i}")
+        at = places[i] if places else place_in(model, text, place, instruction, rng)
+        runs: dict[str, Iterator[str]] = {
+            "mless": (joiner.join([filler] * length) for joiner in (" ", "")),
+            "mful": iter([" ".join([word] * length)]),
+            "random": (" ".join(rng.choices(SENTENCES, k=1 + length // 5)) for _ in range(DRAWS)),
+        }
+        trim = condition != "mless"
+        made.append(_fill(model, text, at, place, runs[condition], length, trim=trim))
     return made
+
+
+def _fill(
+    model: Model, text: str, at: int, place: str, runs: Iterator[str], length: int, *, trim: bool
+) -> Inserted:
+    """The first of the runs, trimmed or as they are, that has so many tokens.
+
+    One that ends in a space, which may merge with what follows, only where there is no other.
+    """
+    counts: dict[int, None] = {}
+    refused = spare = None
+    for run in runs:
+        for before, after in GAPS[place]:
+            used = before + run
+            used = _trimmed(model, text[:at], used, length) if trim else used
+            try:
+                found = insert(model, text, used, at, after)
+            except MechheadsError as error:
+                refused = refused or error
+                continue
+            if found.tokens == length and not used.endswith(" "):
+                return found
+            spare = spare or (found if found.tokens == length else None)
+            counts[found.tokens] = None
+    if spare:
+        return spare
+    if not counts and refused:
+        raise refused
+    raise MechheadsError(
+        f"{_short(run)} makes {' or '.join(map(str, counts))} tokens for {model.cfg.model_name}, "
+        f"not the {length} of --length. Use another --{'word' if trim else 'filler'}."
+    )
+
+
+def _trimmed(model: Model, before: str, run: str, length: int) -> str:
+    """The beginning of the run that has so many tokens after the text."""
+    ends = [end - len(before) for _, end in _spans(model, before + run)]
+    inside = [end for end in ends if end > 0]
+    return run[: inside[length - 1]] if len(inside) >= length else run
+
+
+def _spans(model: Model, text: str) -> list[tuple[int, int]]:
+    """Where every token begins and ends in the text, the BOS token aside."""
+    tokenizer: Any = model.tokenizer
+    if not tokenizer.is_fast:
+        raise MechheadsError(
+            f"the tokenizer of {model.cfg.model_name} does not say where its tokens are. Give a "
+            "model that has a tokenizer.json."
+        )
+    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    return found["offset_mapping"]
+
+
+def _short(run: str) -> str:
+    return repr(run if len(run) < 24 else f"{run[:20]}...")

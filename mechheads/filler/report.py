@@ -1,6 +1,6 @@
 """What a run of prefix leaves behind: tables, arrays, and a report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,68 +9,94 @@ from ..pages import Section
 from ..reports import write_reports
 from ..runs import Record, write_table
 from .accuracy import Accuracies
-from .figures import draw_change, draw_sweep
-from .weights import Attention
+from .experiment import Experiment
+from .figures import NAMES, draw_change, draw_sweep
+from .weights import COLUMNS, Attention
 
 if TYPE_CHECKING:
     import pandas as pd
 
+TITLES = {"place": "where the run is", "length": "tokens of filler", "filler": "filler"}
 
-def write_filler(
-    folder: Path,
-    found: Accuracies,
-    attention: Sequence[Attention],
-    sweeps: Mapping[str, Accuracies],
-    record: Record,
-    sentence: str,
-) -> None:
-    """accuracy.csv, attention.csv, answers.csv, sweep.csv, arrays and both reports.
 
-    attention.csv of several models has the model as its first column.
-    """
-    write_table(folder, "accuracy.csv", found.frame())
-    write_table(folder, "attention.csv", attention_frame(attention))
-    write_table(folder, "answers.csv", answer_frame(found))
-    found.save(folder / "accuracy.safetensors")
+def write_filler(folder: Path, found: Experiment, record: Record, sentence: str) -> None:
+    """accuracy.csv, attention.csv, answers.csv, sweep_*.csv, arrays and both reports."""
+    accuracies = found.accuracies
+    write_table(folder, "accuracy.csv", accuracies.frame())
+    write_table(folder, "attention.csv", attention_frame(found.attention))
+    write_table(folder, "answers.csv", answer_frame(accuracies))
+    accuracies.save(folder / "accuracy.safetensors")
     sections = [
         Section(
             "Accuracy",
             "The same questions under every condition; whiskers are 95 % intervals (Wilson), p is "
             "McNemar's exact test against no filler, corrected for the number of comparisons "
-            "(Holm).",
-            found.plot(),
-            frame=found.frame(),
+            "(Holm). cut_off is the share of answers that were as long as --max-tokens allows.",
+            accuracies.plot(),
+            frame=accuracies.frame(),
         )
     ]
-    for i, one in enumerate(attention):
+    for i, one in enumerate(found.attention):
         one.save(folder / f"attention_{i}.safetensors")
         sections += _attention_sections(one)
-    for name, sweep in sweeps.items():
+    for name, sweep in found.sweeps.items():
         write_table(folder, f"sweep_{name}.csv", sweep.frame())
-        title = {"place": "where the run is", "length": "fillers in the run", "filler": "filler"}
         sections.append(
             Section(
                 f"Sweep over the {name}",
                 "Accuracy with meaningless filler; p-values are against the first value.",
-                draw_sweep(sweep, title[name]),
+                draw_sweep(sweep, TITLES[name]),
                 frame=sweep.frame(),
             )
         )
     title = "What do meaningless tokens do to accuracy and attention?"
-    write_reports(folder, title, sections, record, sentence)
+    write_reports(folder, title, sections, record, sentence, " ".join(found.notes))
+
+
+def headline(found: Experiment) -> dict[str, Any]:
+    """The numbers of result.json."""
+    numbers: dict[str, Any] = {}
+    frame: Any = found.accuracies.frame()
+    for row in frame.itertuples():
+        numbers[f"{row.model}, {row.condition}: accuracy"] = float(row.accuracy)
+        numbers[f"{row.model}, {row.condition}: cut off"] = float(row.cut_off)
+        if row.condition != "none":
+            numbers[f"{row.model}, {row.condition}: p"] = float(row.p_value)
+    for one in found.attention:
+        numbers[f"{one.model}: head"] = name_of(*one.head)
+        numbers[f"{one.model}: sink"] = one.sink
+        for mechanism in one.mechanisms:
+            begin = f"{one.model}, {mechanism.condition}"
+            numbers[f"{begin}: attention on the run"] = mechanism.mass
+            numbers[f"{begin}: factor"] = mechanism.factor
+            numbers[f"{begin}: spread"] = mechanism.spread
+            numbers[f"{begin}: one factor per query, p"] = mechanism.p_value
+    return numbers
+
+
+def in_words(found: Accuracies) -> str:
+    """Accuracies, and whether any difference is significant."""
+    frame: Any = found.frame()
+    parts = []
+    for model in dict.fromkeys(frame["model"]):
+        rows = frame[frame["model"] == model]
+        listed = ", ".join(f"{r.condition} {r.accuracy:.0%}" for r in rows.itertuples())
+        parts.append(f"{model}: {listed}")
+    changed = frame[frame["p_value"] < 0.05]
+    if not len(changed):
+        verdict = "No condition differs significantly from none."
+    else:
+        named = ", ".join(f"{r.condition} on {r.model}" for r in changed.itertuples())
+        verdict = f"Significantly different from none (corrected p < 0.05): {named}."
+    return f"Accuracy of {int(frame['n'].iloc[0])} questions. {'. '.join(parts)}. {verdict}"
 
 
 def attention_frame(attention: Sequence[Attention]) -> "pd.DataFrame":
-    """All models' weights; a column for the model where there are several."""
+    """All models' weights."""
     import pandas as pd
 
-    frames = []
-    for one in attention:
-        frame = one.frame()
-        if len(attention) > 1:
-            frame.insert(0, "model", one.model)
-        frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
+    frames = [one.frame() for one in attention]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS)
 
 
 def answer_frame(found: Accuracies) -> "pd.DataFrame":
@@ -78,60 +104,62 @@ def answer_frame(found: Accuracies) -> "pd.DataFrame":
     import pandas as pd
 
     rows = [
-        (one.model, condition, i, text, bool(one.right[c, i]))
+        (one.model, condition, i, text, bool(one.right[condition][i]))
         for one in found.answers
-        for c, condition in enumerate(one.conditions)
-        for i, text in enumerate(one.said[c])
+        for condition in one.right
+        for i, text in enumerate(one.said[condition])
     ]
     columns = ["model", "condition", "question", "said", "right"]
     return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
-def mechanism_frame(one: Attention) -> "pd.DataFrame | None":
-    """A row per condition: mass, factor, spread, p, explained."""
+def mechanism_frame(one: Attention) -> "pd.DataFrame":
+    """A row per condition: what the run takes, and what that leaves of the original weights."""
     import pandas as pd
 
-    rows: list[tuple[Any, ...]] = []
-    for condition in one.runs:
-        found = one.mechanism(condition)
-        if found is not None:
-            rows.append((condition, one.runs[condition], *vars(found).values()))
+    rows = [
+        (m.condition, one.runs[m.condition], m.mass, 1 - m.mass, m.factor, m.spread, m.p_value)
+        for m in one.mechanisms
+    ]
     columns = [
         "condition",
         "tokens inserted",
         "attention on them",
-        "common factor",
-        "spread over keys",
-        "p (one factor)",
-        "variance explained by it",
+        "1 - that",
+        "mean factor of a query",
+        "spread of log factors",
+        "p (one factor per query)",
     ]
-    return pd.DataFrame(rows, columns=pd.Index(columns)) if rows else None
+    return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
 def _attention_sections(one: Attention) -> list[Section]:
-    head, n = name_of(*one.head), len(one.weights["none"])
+    head, n = name_of(*one.head), len(one.original["none"])
     dropped = (
         " The first token is an attention sink (more than ten times the usual weight) and left out."
         if one.sink
         else " No attention sink at the first token."
     )
-    return [
-        Section(
-            f"Attention of {head} in {one.model}",
-            "The weight of a key is its mean over later queries. Mean over "
-            f"{n} prompts whose tokens align, bands are 95 % of prompt samples.{dropped}",
-            one.plot(),
-        ),
-        Section(
-            f"The mechanism: {head} in {one.model}",
-            "From the queries after the run: the attention that the run takes, and the factor by "
-            "which the original weights shrink. A small p says that keys have different factors.",
-            frame=mechanism_frame(one),
-        ),
-        Section(
-            f"Where attention moves in {one.model}",
-            "Total change of the original tokens' mean weights, with the first filler condition "
-            "against none, sinks left out.",
-            draw_change(one),
-        ),
-    ]
+    weights = Section(
+        f"Attention of {head} in {one.model}",
+        f"The weight of a key is its mean over later queries, and of {n} prompts whose tokens "
+        "align; bands are the 95 % bootstrap interval of the mean over prompts. Among the original "
+        f"tokens only, the run's own queries are left out too.{dropped}",
+        one.plot(),
+    )
+    mechanism = Section(
+        f"The mechanism: {head} in {one.model}",
+        "If the run only enlarged the softmax's denominator, each query after it would shrink its "
+        "weights on all original keys by one factor, 1 - the attention that the run takes. A small "
+        "p (Friedman's test over prompts) says that keys have different factors. That is to be "
+        "expected where positions matter: the run moves the tokens after it to later positions. "
+        "The spread is the standard deviation of the logarithm, weighted by attention.",
+        frame=mechanism_frame(one),
+    )
+    change = Section(
+        f"Where attention moves in {one.model}",
+        f"Total change of the original tokens' mean weights, {NAMES[one.changed]} against none, "
+        "sinks left out.",
+        draw_change(one),
+    )
+    return [weights, mechanism, change] if one.mechanisms else [weights, change]
