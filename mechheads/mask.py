@@ -1,23 +1,27 @@
 """Verb `mask`: what a model says without its most important heads, or without random ones."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import methods, runs, sources
-from .cli import run
+from .cli import flag_of, run
+from .discover import notes
 from .errors import MechheadsError, unknown
 from .progress import say
-from .prompts import LEAST, check_prompts, read_list
+from .prompts import check_prompts, read_list
 
 if TYPE_CHECKING:
     from .masking.experiment import Masking
     from .masking.matrix import Matrix
     from .masking.probe import Probing
+    from .masking.splits import Parts
     from .models import Model
     from .prompts import Questions
 
-PROBE = "probe"
+PROBE, ELBOW = "probe", "elbow"
+# Share of right answers of the whole model below which a run is not worth much.
+WEAK = 0.3
 
 
 def mask(
@@ -25,6 +29,7 @@ def mask(
     tasks: str = "retrieval,knowledge_recall,math_calculation,inference",
     model: str = "mini",
     method: str = "patch",
+    signed: bool = False,
     k: str | None = None,
     n: int = 32,
     rank: int = 32,
@@ -43,18 +48,21 @@ def mask(
     dtype: str = "float32",
     budget: int | None = None,
     quiet: bool = False,
+    **options: str,
 ) -> None:
     """Mask the top heads of a ranking, or as many at random, and judge what the model then says.
 
-    Some questions rank the heads, others are answered. A run folder is written below --out; the
-    last line is its report.
+    Some questions rank the heads, others, about other things, are answered. A run folder is written
+    below --out; the last line is its report.
 
     Args:
         tasks: a comma list of built-in tasks (below) or .jsonl files with question and answer
         model: mini, mini-sparse, smollm2, a model directory, a .gguf file or a hub id
         method: patch, attribution, ig, hybrid, path, direct, gating (see discover), or probe: a
             classifier that tells the tasks' functions apart
-        k: heads to mask, numbers or shares (16,32,10%); default: powers of two that fit the model
+        signed: rank by the signed score, not by its size
+        k: heads to mask, numbers or shares (16,32,10%); with --method probe also elbow, the number
+            that the probe finds for each function; default: powers of two, up to a quarter
         n: questions to answer, of each task or function
         rank: questions that rank the heads, of each
         draws: sets of random heads for every k, none of them among the top ones; 0 for none
@@ -66,28 +74,26 @@ def mask(
         comet_command: the comet-score program of unbabel-comet, for --metrics comet
         max_tokens: longest answer
         matrix: also mask each function's heads and test every other function
-        matrix_k: heads to mask for that; default: the middle one of --k
+        matrix_k: heads to mask for that, one number or share; default: the middle one of --k
         out: the folder that holds run folders
         device: cpu, cuda, cuda:1, mps; default: the best there is
         dtype: float32, float64, bfloat16 or float16
         budget: tokens per pass, which bounds memory; default: what suits the device
         quiet: no notices and no progress bar
+        options: the method's own options
     """
     settings = runs.settings_of(locals())
     names = read_list(tasks, str, "--tasks")
     listed = read_list(metrics, str, "--metrics")
-    check(names, method, n, rank, split)
-    if max_tokens < 1:
-        raise MechheadsError(f"--max-tokens takes 1 or more, got {max_tokens}.")
-    if not 0 <= scale < 1:
-        raise MechheadsError(f"--scale takes 0 up to 1, got {scale}.")
+    check_masks(method, k, draws, matrix, matrix_k, scale, options)
+    check_questions(names, method, n, rank, split)
+    check_answers(listed, max_tokens)
     source = sources.find(model, quiet=quiet)
     folder = runs.folder_for(out, ["mask", model, method], settings)
     say(f"Loading {model} ...", quiet)
     from .masking import Masking, mask_heads, quality
     from .masking.matrix import cross_mask
     from .masking.report import write_masking
-    from .masking.selection import read_sizes
     from .models import load
     from .provenance import provenance
     from .reports import REPORT
@@ -96,28 +102,30 @@ def mask(
     start = time.monotonic()
     loaded = load(model, device=device, dtype=dtype, quiet=quiet)
     heads = loaded.cfg.n_layers * loaded.cfg.n_heads
-    sizes = read_sizes(k, heads)
-    middle = read_sizes(matrix_k, heads)[-1] if matrix_k else sizes[(len(sizes) - 1) // 2]
-    if draws and 2 * sizes[-1] > heads:
-        raise MechheadsError(
-            f"--k {sizes[-1]} leaves fewer than {sizes[-1]} other heads of {heads} to draw at "
-            f"random. Give up to {heads // 2}, or --draws 0."
-        )
-    ranked, asked = make_questions(loaded, names, n, rank, seed, split)
-    rankings, probing = rank_heads(loaded, ranked, method, seed, budget, quiet)
+    wanted, middle = read_masks(k, matrix_k, matrix, heads, draws)
+    parts = make_questions(loaded, names, n, rank, seed, split, max_tokens)
     common: dict[str, Any] = {
         "seed": seed,
-        "positions": positions,
-        "scale": scale,
         "max_tokens": max_tokens,
         "budget": budget,
         "quiet": quiet,
     }
+    rankings, probing = rank_heads(loaded, parts.ranked, method, signed, options, common)
+    sizes = {name: wanted or elbow_size(probing, name, heads, draws) for name in rankings}
+    common |= {"positions": positions, "scale": scale}
     panels = []
-    for part in asked:
+    for part in parts.asked:
         say(f"{part.name}: {len(part)} questions", quiet)
         panels.append(
-            mask_heads(loaded, part, rankings[part.name], sizes, qualities, draws=draws, **common)
+            mask_heads(
+                loaded,
+                part,
+                rankings[part.name],
+                sizes[part.name],
+                qualities,
+                draws=draws,
+                **common,
+            )
         )
     found = Masking(
         loaded.cfg.model_name,
@@ -126,149 +134,234 @@ def mask(
         tuple(panels),
         {q.name: q.label for q in qualities},
         tuple(q.name for q in qualities if q.accuracy),
-        {"sizes": list(sizes), "draws": draws},
+        {"draws": draws},
     )
     crossed = None
     if matrix:
         crossed = cross_mask(
-            loaded, asked, rankings, middle, qualities[0], draws=max(2, draws), **common
+            loaded, parts.asked, rankings, middle, qualities[0], draws=max(2, draws), **common
         )
-    origin = provenance(loaded, source, [*ranked, *asked], seed)
-    first = qualities[0].name
-    record = runs.Record("mask", settings, headline(found, first, probing), origin)
+    orders = orders_of(crossed)
+    origin = provenance(loaded, source, [*parts.ranked, *parts.asked], seed)
+    record = runs.Record("mask", settings, headline(found, parts, probing, orders), origin)
     timings = {"seconds": time.monotonic() - start}
-    sentence, warning = in_words(found, first), weak(found, first)
+    sentence, warning = in_words(found), " ".join(filter(None, [weak(found), parts.missing]))
     runs.keep(
         folder,
         record,
         timings,
         lambda place: write_masking(
-            place, found, crossed, hierarchy_of(crossed), probing, record, sentence, warning
+            place, found, parts, crossed, orders, probing, record, sentence, warning
         ),
     )
     print("\n".join(filter(None, [sentence, warning and f"Warning: {warning}"])))
     print(folder / REPORT)
 
 
-def check(names: list[str], method: str, n: int, rank: int, split: str) -> None:
-    """What can be wrong is looked at before torch is imported."""
+def check_questions(names: list[str], method: str, n: int, rank: int, split: str) -> None:
+    """What can be wrong with the questions is looked at before torch is imported."""
     import tasks
     from tasks import free
 
-    if method not in (*methods.METHODS, PROBE):
-        raise unknown("method", method, [*methods.METHODS, PROBE])
     if len(set(names)) < len(names):
         raise MechheadsError(f"--tasks names one twice: {','.join(names)}.")
     for flag, size in (("--n", n), ("--rank", rank)):
         check_prompts(flag, size)
     for name in names:
-        if tasks.is_file(name):
-            free.from_file(name)
-            if method != PROBE:
-                raise MechheadsError(
-                    f"{name} has questions but no corrupted prompts, which --method {method} "
-                    "needs. Use --method probe."
-                )
-        else:
+        if not tasks.is_file(name):
             tasks.check(name, n, split, {})
+        elif method == PROBE:
+            free.from_file(name)
+        else:
+            raise MechheadsError(
+                f"{name} has questions but no corrupted prompts, which --method {method} needs. "
+                "Use --method probe."
+            )
+
+
+def check_masks(
+    method: str,
+    k: str | None,
+    draws: int,
+    matrix: bool,
+    matrix_k: str | None,
+    scale: float,
+    options: Mapping[str, str],
+) -> None:
+    """The same for what ranks the heads and how many are masked."""
+    if method not in (*methods.METHODS, PROBE):
+        raise unknown("method", method, [*methods.METHODS, PROBE])
+    if method != PROBE:
+        methods.check_flags(method, options)
+    elif options:
+        raise MechheadsError(
+            f"unknown flag {flag_of(next(iter(options)))}: method {PROBE} has no such option."
+        )
+    if k == ELBOW and method != PROBE:
+        raise MechheadsError(f"--k {ELBOW} is what --method {PROBE} finds, not {method}.")
+    if k == ELBOW and matrix and not matrix_k:
+        raise MechheadsError(f"--matrix masks one number of heads: give --matrix-k with --k {k}.")
+    if matrix_k and not matrix:
+        raise MechheadsError("--matrix-k belongs to --matrix, which is not given.")
+    if draws < 0:
+        raise MechheadsError(f"--draws takes 0 or more, got {draws}.")
+    if not 0 <= scale < 1:
+        raise MechheadsError(f"--scale takes 0 up to 1, got {scale}.")
+
+
+def check_answers(listed: list[str], max_tokens: int) -> None:
+    """The same for the answers and what judges them."""
+    if max_tokens < 1:
+        raise MechheadsError(f"--max-tokens takes 1 or more, got {max_tokens}.")
+    if len(set(listed)) < len(listed):
+        raise MechheadsError(f"--metrics names one twice: {','.join(listed)}.")
+
+
+def read_masks(
+    k: str | None, matrix_k: str | None, matrix: bool, heads: int, draws: int
+) -> tuple[tuple[int, ...], int]:
+    """How many heads to mask, none where the elbow says it, and how many for the matrix."""
+    from .masking.selection import check_sizes, read_sizes
+
+    sizes = () if k == ELBOW else read_sizes(k, heads)
+    check_sizes(sizes, heads, draws)
+    if not matrix:
+        return sizes, 0
+    crossed = read_sizes(matrix_k, heads, "--matrix-k") if matrix_k else sizes
+    if matrix_k and "," in matrix_k:
+        raise MechheadsError(f"--matrix-k takes one number of heads or share, got {matrix_k}.")
+    middle = crossed[(len(crossed) - 1) // 2]
+    check_sizes([middle], heads, 1, "--matrix-k")
+    return sizes, middle
 
 
 def make_questions(
-    model: "Model", names: list[str], n: int, rank: int, seed: int, split: str
-) -> "tuple[list[Questions], list[Questions]]":
+    model: "Model", names: list[str], n: int, rank: int, seed: int, split: str, max_tokens: int
+) -> "Parts":
     """Questions that rank the heads, and others to answer, by function."""
-    from dataclasses import replace
-
+    import tasks
     from tasks import free
 
+    from .masking.splits import split_questions
     from .models import lexicon
 
-    ranked, asked = [], []
-    for name in names:
-        for made in free.questions(name, lexicon(model), n=n + rank, seed=seed, split=split):
-            # Where there are too few for both, each gets its part.
-            at = rank if len(made) >= n + rank else len(made) * rank // (n + rank)
-            if min(at, len(made) - at) < LEAST:
-                say(f"{made.name} in {name} has only {len(made)} questions: left out.", False)
-                continue
-            halves = made.prompts.split_at(at) if made.prompts else (None, None)
-            ranked.append(replace(made, items=made.items[:at], prompts=halves[0]))
-            asked.append(replace(made, items=made.items[at:], prompts=halves[1]))
-    doubled = [part.name for part in asked]
-    if len(set(doubled)) < len(doubled):
-        raise MechheadsError(f"two of the --tasks have the same function: {', '.join(doubled)}.")
-    if not asked:
-        raise MechheadsError(f"no function has {2 * LEAST} questions. Give more of them.")
-    return ranked, asked
+    made = [
+        part
+        for name in names
+        for part in free.questions(
+            name,
+            lexicon(model),
+            n=None if tasks.is_file(name) else n + rank,
+            seed=seed,
+            split=split,
+        )
+    ]
+    return split_questions(model, made, n=n, rank=rank, max_tokens=max_tokens)
 
 
 def rank_heads(
     model: "Model",
-    ranked: "list[Questions]",
+    ranked: "Sequence[Questions]",
     method: str,
-    seed: int,
-    budget: int | None,
-    quiet: bool,
+    signed: bool,
+    options: Mapping[str, str],
+    common: Mapping[str, Any],
 ) -> "tuple[Mapping[str, list[tuple[int, int]]], Probing | None]":
     """A ranking of all heads for every function, and the probe that made it."""
     if method == PROBE:
         from .masking.probe import probe_functions
 
-        probing = probe_functions(model, ranked, seed=seed, quiet=quiet)
-        return {name: probing.ranking(name) for name in probing.functions}, probing
+        probing = probe_functions(model, ranked, **common)
+        return {name: probing.ranking(name, signed=signed) for name in probing.functions}, probing
     found = {}
     for part in ranked:
         assert part.prompts is not None
-        say(f"{part.name}: ranking heads by {method}", quiet)
-        effects = methods.score_heads(model, part.prompts, method, budget=budget, quiet=quiet)
-        found[part.name] = effects.ranking()
+        say(f"{part.name}: ranking heads by {method}", common["quiet"])
+        own = {"budget": common["budget"], "quiet": common["quiet"], **options}
+        effects = methods.score_heads(model, part.prompts, method, **own)
+        found[part.name] = effects.ranking(signed=signed)
     return found, None
 
 
-def headline(found: "Masking", metric: str, probing: "Probing | None") -> dict[str, Any]:
+def elbow_size(probing: "Probing | None", function: str, heads: int, draws: int) -> tuple[int, ...]:
+    """As many heads as the probe finds for a function."""
+    from .masking.selection import check_sizes
+
+    assert probing is not None
+    size = probing.elbows[function]
+    check_sizes([size], heads, draws)
+    return (size,)
+
+
+def headline(
+    found: "Masking",
+    parts: "Parts",
+    probing: "Probing | None",
+    orders: "tuple[Matrix, Matrix] | None",
+) -> dict[str, Any]:
     """The numbers of result.json."""
-    numbers: dict[str, Any] = {"metric": metric}
-    for function, (top, others) in found.falls(metric).items():
-        numbers[f"{function}: lost without top heads"] = top
-        numbers[f"{function}: lost without random heads"] = others
+    from dataclasses import asdict
+
+    from .masking.matrix import compare_orders
+    from .statistics import wilson
+
+    metric = next(iter(found.labels))
+    numbers: dict[str, Any] = {"metric": metric, "labels": dict(found.labels)}
+    for function, fall in found.falls(metric).items():
+        numbers[f"{function}: lost without top heads"] = fall.top
+        numbers[f"{function}: lost without random heads"] = fall.random
+        numbers[f"{function}: top loses more by"] = fall.more
+        numbers[f"{function}: top loses more by, low"] = fall.low
+        numbers[f"{function}: top loses more by, high"] = fall.high
     if probing is not None:
-        numbers |= {"probe_accuracy": probing.accuracy, "probe_chance": probing.chance}
-    return numbers
+        low, high = wilson(probing.right, probing.n)
+        numbers |= {"probe_accuracy": probing.accuracy, "probe_n": probing.n}
+        numbers |= {"probe_low": low, "probe_high": high, "probe_chance": probing.chance}
+    if orders is not None:
+        for name, values in asdict(compare_orders(*orders)).items():
+            ends = ("", ", low", ", high")
+            numbers |= {f"hierarchy: {name}{e}": v for e, v in zip(ends, values, strict=True)}
+    return numbers | {"too_long": parts.too_long, "left_out": dict(parts.left_out)}
 
 
-def in_words(found: "Masking", metric: str) -> str:
+def in_words(found: "Masking") -> str:
     """Whether top heads matter more than random ones."""
-    parts = []
-    for function, (top, others) in found.falls(metric).items():
-        random = f", {-others:+.2f} without random ones" if others == others else ""
-        parts.append(f"{function} {-top:+.2f} without the top heads{random}")
-    return f"Mean change of {found.labels[metric]} over k: {'; '.join(parts)}."
+    metric, label = next(iter(found.labels.items()))
+    said = []
+    for function, fall in found.falls(metric).items():
+        random = (
+            f", {fall.random:.2f} without random ones: TopK loses {abs(fall.more):.2f} "
+            f"{'less' if fall.more < 0 else 'more'} than RandomK (95 % interval of the difference "
+            f"{fall.low:+.2f} to {fall.high:+.2f})"
+            if fall.random == fall.random
+            else ""
+        )
+        said.append(f"{function} {fall.top:.2f} without the top heads{random}")
+    return f"Loss of {label}, mean over k: {'; '.join(said)}."
 
 
-def weak(found: "Masking", metric: str) -> str:
-    """A warning where the whole model fails already."""
-    table: Any = found.summary()
-    table = table[table["metric"] == metric]
-    bad = {str(row.function): float(row.whole) for row in table.itertuples() if row.whole < 0.3}
-    if not bad:
+def weak(found: "Masking") -> str:
+    """A warning where the whole model fails already, by exact match."""
+    rates = {panel.function: panel.right()[0].mean().item() for panel in found.panels}
+    listed = ", ".join(f"{name} ({rate:.0%})" for name, rate in rates.items() if rate < WEAK)
+    if not listed:
         return ""
-    listed = ", ".join(f"{name} ({value:.0%})" for name, value in bad.items())
-    return f"{found.model} answers few questions even with all heads: {listed}."
+    return f"{found.model} answers few questions rightly even with all heads: {listed}."
 
 
-def hierarchy_of(crossed: "Matrix | None") -> "Matrix | None":
-    """Low-order functions' heads masked, high-order ones tested."""
+def orders_of(crossed: "Matrix | None") -> "tuple[Matrix, Matrix] | None":
+    """Low-order functions' heads masked and high-order ones tested, and the other way round."""
     from tasks.free import HIGH_ORDER, LOW_ORDER
 
-    return crossed.part(LOW_ORDER, HIGH_ORDER) if crossed is not None else None
+    up = crossed and crossed.part(LOW_ORDER, HIGH_ORDER)
+    down = crossed and crossed.part(HIGH_ORDER, LOW_ORDER)
+    return (up, down) if up and down else None
 
 
-def notes() -> str:
-    """Tasks, for the help text."""
-    from . import show
-
-    return show.notes()
+def flags() -> list[str]:
+    """The names of all methods' own options."""
+    return [flag for method in methods.METHODS.values() for flag in method.flags]
 
 
 if __name__ == "__main__":
-    run(mask, notes)
+    run(mask, notes, flags)

@@ -1,5 +1,7 @@
 """Greedy answers with masked heads: cached against uncached, against TransformerLens."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -58,23 +60,35 @@ def test_unmasked_answers_are_those_of_transformer_lens(tiny):
             assert text
 
 
+def by_hand(model: models.Model, prompt: str, keep: torch.Tensor, since: int, n: int) -> str:
+    """The whole text again for every token, z masked from a position on."""
+    tokens = model.to_tokens(prompt)
+    start = tokens.shape[1]
+
+    def scale(z, hook):
+        z[:, since:] *= keep[hook.layer()][:, None]
+        return z
+
+    hooks: list[Any] = [(f"blocks.{i}.attn.hook_z", scale) for i in range(model.cfg.n_layers)]
+    for _ in range(n):
+        logits = model.run_with_hooks(tokens, fwd_hooks=hooks)
+        tokens = torch.cat([tokens, logits[:, -1:].argmax(-1)], dim=1)
+    tokenizer: Any = model.tokenizer
+    return tokenizer.decode(tokens[0, start:].tolist())
+
+
 def test_last_reads_the_prompt_with_all_heads(tiny):
-    """The first token that is said, by hand: z masked at the last position, or at all of them."""
+    """`last` masks z from the prompt's last position on, `all` everywhere: other texts."""
     keep = masks(tiny)[2:]
-    prompt = PROMPTS[0]
-    tokens = tiny.to_tokens(prompt)
-    for positions, since in (("last", tokens.shape[1] - 1), ("all", 0)):
-
-        def scale(z, hook, since=since):
-            z[:, since:] *= keep[0, hook.layer()][:, None]
-            return z
-
-        logits = tiny.run_with_hooks(
-            tokens, fwd_hooks=[(f"blocks.{i}.attn.hook_z", scale) for i in range(2)]
+    said = {}
+    for positions in ("last", "all"):
+        (said[positions],) = answer(
+            tiny, PROMPTS, keep, positions=positions, max_tokens=6, stop=(), quiet=True
         )
-        wanted = tiny.tokenizer.decode([int(logits[0, -1].argmax())])
-        said = answer(tiny, [prompt], keep, positions=positions, max_tokens=1, stop=(), quiet=True)
-        assert said == [[wanted]]
+        for prompt, text in zip(PROMPTS, said[positions], strict=True):
+            since = tiny.to_tokens(prompt).shape[1] - 1 if positions == "last" else 0
+            assert text == by_hand(tiny, prompt, keep[0], since, 6)
+    assert sum(a != b for a, b in zip(*said.values(), strict=True)) >= 2
 
 
 def test_text_ends_before_the_first_stop_string(tiny):

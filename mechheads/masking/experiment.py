@@ -1,7 +1,8 @@
 """Answers of the model with no heads masked, the first K of a ranking, and K others at random."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ from ..errors import MechheadsError
 from ..generation import answer
 from ..models import Model
 from ..prompts import Questions
+from ..statistics import bootstrap
 from ..storage import load_result, save_result
-from .quality import Quality
-from .selection import Head, random_heads
+from .quality import Quality, exact
+from .selection import Head, check_sizes, overlap, random_heads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +59,57 @@ class Panel:
         columns = ["function", "selection", "k", "draw", "metric", "value"]
         return pd.DataFrame(rows, columns=pd.Index(columns))
 
+    @property
+    def sizes(self) -> list[int]:
+        """Every k, in order."""
+        return sorted({c.k for c in self.conditions if c.selection == "top"})
+
+    def right(self) -> Float[Tensor, "condition prompt"]:
+        """1 where an answer is right by exact match, whatever the metrics are."""
+        return torch.tensor([exact(texts, self.gold, self.said[0]) for texts in self.said])
+
+    def of(self, selection: str, k: int, metric: str) -> Float[Tensor, "draw prompt"]:
+        """A metric of every answer, with k heads so selected."""
+        chosen = [c.selection == selection and c.k == k for c in self.conditions]
+        return self.values[torch.tensor(chosen), self.metrics.index(metric)]
+
+    def rows(self, metric: str) -> list[dict[str, Any]]:
+        """For every k a row of `Masking.summary`."""
+        rows = []
+        for k in self.sizes:
+            top, drawn = self.of("top", k, metric)[0], self.of("random", k, metric)
+            means = drawn.mean(1) if len(drawn) else torch.tensor([torch.nan])
+            more = drawn.mean(0) - top
+            (top_low, top_high), (more_low, more_high) = interval(top), interval(more)
+            sets = [c.heads for c in self.conditions if c.selection == "random" and c.k == k]
+            rows.append(
+                {
+                    "function": self.function,
+                    "k": k,
+                    "metric": metric,
+                    "whole": self.of("none", 0, metric).mean().item(),
+                    "top": top.mean().item(),
+                    "top_low": top_low,
+                    "top_high": top_high,
+                    "random": means.mean().item(),
+                    "worst": means.min().item(),
+                    "best": means.max().item(),
+                    "overlap": overlap(sets),
+                    "more": more.mean().item(),
+                    "more_low": more_low,
+                    "more_high": more_high,
+                }
+            )
+        return rows
+
+    def fall(self, metric: str) -> "Fall":
+        """What is lost of a metric, mean over k."""
+        whole = self.of("none", 0, metric)[0]
+        top = torch.stack([self.of("top", k, metric)[0] for k in self.sizes]).mean(0)
+        drawn = torch.stack([self.of("random", k, metric).mean(0) for k in self.sizes]).mean(0)
+        lost = [(whole - values).mean().item() for values in (top, drawn)]
+        return Fall(lost[0], lost[1], *interval(drawn - top))
+
     def records(self) -> list[dict[str, Any]]:
         """What the model said, condition by condition."""
         return [
@@ -72,6 +125,23 @@ class Panel:
             for c, texts in zip(self.conditions, self.said, strict=True)
             for prompt, said, gold in zip(self.prompts, texts, self.gold, strict=True)
         ]
+
+
+@dataclass(frozen=True)
+class Fall:
+    """What is lost without the top heads and without random ones; `low` and `high` are the 95 %
+    interval of their difference, from a paired bootstrap over questions.
+    """
+
+    top: float
+    random: float
+    low: float
+    high: float
+
+    @property
+    def more(self) -> float:
+        """What top heads cost more than random ones."""
+        return self.top - self.random
 
 
 @dataclass(frozen=True)
@@ -93,44 +163,21 @@ class Masking:
         return pd.concat([panel.frame() for panel in self.panels], ignore_index=True)
 
     def summary(self) -> "pd.DataFrame":
-        """Top against random: function, k, metric, whole, top, random, and random's range."""
+        """Top against random, for every function, metric and k.
+
+        `top_low` and `top_high` are a bootstrap interval over questions; `worst` and `best` are
+        the random draws' range, and `overlap` is the share of their heads that two draws have in
+        common. `more` is what top heads cost more than random ones, with its paired interval.
+        """
         import pandas as pd
 
-        frame: Any = self.frame()
-        rows = []
-        for (function, metric), part in frame.groupby(["function", "metric"], sort=False):
-            whole = part[part["selection"] == "none"]["value"].mean()
-            for k in sorted(set(part["k"]) - {0}):
-                now = part[part["k"] == k]
-                drawn = now[now["selection"] == "random"]["value"]
-                rows.append(
-                    (
-                        function,
-                        k,
-                        metric,
-                        whole,
-                        now[now["selection"] == "top"]["value"].mean(),
-                        drawn.mean(),
-                        drawn.min(),
-                        drawn.max(),
-                    )
-                )
-        columns = ["function", "k", "metric", "whole", "top", "random", "low", "high"]
-        return pd.DataFrame(rows, columns=pd.Index(columns))
+        return pd.DataFrame(
+            [r for panel in self.panels for m in panel.metrics for r in panel.rows(m)]
+        )
 
-    def falls(self, metric: str) -> dict[str, tuple[float, float]]:
-        """By function: how much of the metric is lost, mean over k, without the top heads and
-        without random ones.
-        """
-        table: Any = self.summary()
-        table = table[table["metric"] == metric]
-        return {
-            str(function): (
-                float((part["whole"] - part["top"]).mean()),
-                float((part["whole"] - part["random"]).mean()),
-            )
-            for function, part in table.groupby("function", sort=False)
-        }
+    def falls(self, metric: str) -> dict[str, Fall]:
+        """By function: how much of the metric is lost, mean over k."""
+        return {panel.function: panel.fall(metric) for panel in self.panels}
 
     def plot(self) -> "go.Figure":
         """A panel per function: top and random, accuracy and text quality, over k."""
@@ -167,20 +214,43 @@ def mask_heads(
 
     A masked head's z is multiplied by `scale`.
     """
-    if positions not in ("last", "all"):
-        raise MechheadsError(f"positions are last or all, not {positions!r}.")
-    if draws < 0:
-        raise MechheadsError(f"--draws takes 0 or more, got {draws}.")
+    check_sizes(sizes, len(ranking), draws)
     conditions = [Condition("none", 0, 0, ())]
     for k in sizes:
-        if k > len(ranking):
-            raise MechheadsError(f"--k {k}: the model has {len(ranking)} heads. Give fewer.")
         conditions.append(Condition("top", k, 0, tuple(ranking[:k])))
-        if draws:
-            conditions += [
-                Condition("random", k, i, tuple(heads))
-                for i, heads in enumerate(random_heads(ranking, k, draws, seed))
-            ]
+        conditions += random_conditions(random_heads(ranking, k, draws, seed))
+    panel = answer_conditions(
+        model,
+        questions,
+        conditions,
+        qualities,
+        positions=positions,
+        scale=scale,
+        max_tokens=max_tokens,
+        budget=budget,
+        quiet=quiet,
+    )
+    return replace(panel, ranking=tuple(ranking))
+
+
+def answer_conditions(
+    model: Model,
+    questions: Questions,
+    conditions: Sequence[Condition],
+    qualities: Sequence[Quality],
+    *,
+    positions: str,
+    scale: float,
+    max_tokens: int,
+    budget: int | None,
+    quiet: bool,
+) -> Panel:
+    """Answers under every condition, the first of which masks nothing, and all metrics of them.
+
+    A metric judges all answers in one call.
+    """
+    if positions not in ("last", "all"):
+        raise MechheadsError(f"positions are last or all, not {positions!r}.")
     prompts = tuple(q.prompt for q in questions.items)
     gold = tuple(q.answers for q in questions.items)
     said = answer(
@@ -192,17 +262,29 @@ def mask_heads(
         budget=budget,
         quiet=quiet,
     )
-    values = [[quality.judge(texts, gold, said[0]) for quality in qualities] for texts in said]
+    every, times = list(chain(*said)), len(conditions)
+    judged = [quality.judge(every, gold * times, said[0] * times) for quality in qualities]
     return Panel(
         questions.name,
-        tuple(ranking),
+        (),
         prompts,
         gold,
         tuple(conditions),
         tuple(map(tuple, said)),
         tuple(quality.name for quality in qualities),
-        torch.tensor(values),
+        torch.tensor(judged).unflatten(1, (times, len(prompts))).transpose(0, 1),
     )
+
+
+def random_conditions(sets: Sequence[Sequence[Head]]) -> list[Condition]:
+    """A condition for every draw."""
+    return [Condition("random", len(heads), i, tuple(heads)) for i, heads in enumerate(sets)]
+
+
+def interval(values: Float[Tensor, " prompt"]) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean over prompts."""
+    low, high = bootstrap(values[:, None])
+    return low.item(), high.item()
 
 
 def mask_of(model: Model, heads: Sequence[Head], scale: float) -> Float[Tensor, "layer head"]:

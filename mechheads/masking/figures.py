@@ -1,5 +1,6 @@
 """Figures of masking: curves over the number of heads, and whose heads a function needs."""
 
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from ..figures import COLORS, FONT, band, escaped
@@ -11,11 +12,13 @@ if TYPE_CHECKING:
     from .matrix import Matrix
 
 ACCURACY, TEXT = COLORS[0], COLORS[1]
+MARKS = ("circle", "square", "diamond", "cross", "x", "star")
 
 
 def draw_masking(found: "Masking") -> "go.Figure":
-    """A panel per function over k: top heads solid, random ones dashed with the range of draws;
-    accuracies blue, text qualities red. The point at the left is the unmasked model.
+    """A panel per function over k: top heads solid with 95 % intervals over questions, random ones
+    dashed with the range of draws; accuracies blue, text qualities red. The point at the left is
+    the unmasked model.
     """
     from plotly.subplots import make_subplots
 
@@ -34,9 +37,7 @@ def draw_masking(found: "Masking") -> "go.Figure":
     sizes = sorted(set(table["k"]))
     left = sizes[0] / 2
     metrics = list(dict.fromkeys(table["metric"]))
-    marks = {
-        name: ("circle", "square", "diamond", "cross", "x")[i] for i, name in enumerate(metrics)
-    }
+    marks = dict(zip(metrics, cycle(MARKS), strict=False))
     for i, function in enumerate(functions):
         place: Any = {"row": i // columns + 1, "col": i % columns + 1}
         for metric in metrics:
@@ -46,7 +47,7 @@ def draw_masking(found: "Masking") -> "go.Figure":
             whole = float(part["whole"].iloc[0])
             x = [left, *part["k"]]
             if part["random"].notna().all():
-                band(figure, x, [whole, *part["low"]], [whole, *part["high"]], color, **place)
+                band(figure, x, [whole, *part["worst"]], [whole, *part["best"]], color, **place)
                 figure.add_scatter(
                     x=x,
                     y=[whole, *part["random"]],
@@ -68,6 +69,13 @@ def draw_masking(found: "Masking") -> "go.Figure":
                 mode="lines+markers",
                 line={"color": color, "width": 2.5},
                 marker={"symbol": marks[metric], "size": 7},
+                error_y={
+                    "array": [0, *(part["top_high"] - part["top"])],
+                    "arrayminus": [0, *(part["top"] - part["top_low"])],
+                    "thickness": 1,
+                    "width": 3,
+                },
+                cliponaxis=False,
                 hovertemplate="%{x} top heads: %{y:.2f}<extra></extra>",
                 **place,
             )
@@ -78,7 +86,8 @@ def draw_masking(found: "Masking") -> "go.Figure":
         showticklabels=True,
     )
     figure.update_xaxes(title_text="heads masked (log scale)", row=rows)
-    figure.update_yaxes(title_text="mean over answers", col=1, rangemode="tozero")
+    figure.update_yaxes(title_text="mean over answers", col=1)
+    figure.update_yaxes(range=[0, 1.02])
     figure.update_layout(
         template="simple_white",
         font=FONT,

@@ -1,7 +1,7 @@
 """Whose heads does a function need? One function's heads are masked, another is tested.
 
-The hierarchy test is a part of it: low-order functions' heads masked, high-order ones tested. If
-the low ones feed the high ones, these fall by more than with as many random heads.
+The hierarchy test is a part of it: low-order functions' heads masked, high-order ones tested, and
+the other way round. If the low ones feed the high ones, the first loses more beyond random heads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..generation import answer
 from ..models import Model
 from ..prompts import Questions
+from ..statistics import ends, resample
 from ..storage import load_result, save_result
-from .experiment import mask_of
+from .experiment import Condition, answer_conditions, interval, random_conditions
 from .quality import Quality
 from .selection import Head, random_heads
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 class Matrix:
     """The metric of every function (column) without the k first heads of another (row).
 
-    `whole` is the metric of the unmasked model, `random` that without k random heads, none of which
-    is among the row's own, mean over draws.
+    `whole` is the metric of the unmasked model, `random` that without k random heads, mean over
+    draws: none of the row's own, nor, where enough heads remain, of the column's. `lost` is what
+    each question of a column loses beyond random heads.
     """
 
     masked: tuple[str, ...]
@@ -42,6 +43,7 @@ class Matrix:
     values: Float[Tensor, "masked tested"]
     random: Float[Tensor, "masked tested"]
     whole: Float[Tensor, " tested"]
+    lost: Mapping[str, Float[Tensor, "masked prompt"]]
 
     def part(self, masked: Sequence[str], tested: Sequence[str]) -> "Matrix | None":
         """Some rows and columns; None if none are there."""
@@ -58,10 +60,19 @@ class Matrix:
             self.values[rows][:, columns],
             self.random[rows][:, columns],
             self.whole[columns],
+            {self.tested[j]: self.lost[self.tested[j]][rows] for j in columns},
         )
 
+    def resampled(self) -> Float[Tensor, " draw"]:
+        """The mean of `lost` over all cells, with the questions of each column drawn anew."""
+        means = []
+        for seed, lost in enumerate(self.lost.values()):
+            times = resample(lost.shape[1], seed).to(lost.dtype)
+            means.append(times @ lost.mean(0) / lost.shape[1])
+        return torch.stack(means).mean(0)
+
     def frame(self) -> "pd.DataFrame":
-        """A tidy frame: masked, tested, k, metric, whole, value, random."""
+        """A tidy frame: masked, tested, k, metric, whole, value, random, lost, low, high."""
         import pandas as pd
 
         rows = [
@@ -73,11 +84,14 @@ class Matrix:
                 self.whole[j].item(),
                 self.values[i, j].item(),
                 self.random[i, j].item(),
+                self.lost[tested][i].mean().item(),
+                *interval(self.lost[tested][i]),
             )
             for i, masked in enumerate(self.masked)
             for j, tested in enumerate(self.tested)
         ]
         columns = ["masked", "tested", "k", "metric", "whole", "value", "random"]
+        columns += ["lost", "low", "high"]
         return pd.DataFrame(rows, columns=pd.Index(columns))
 
     def plot(self) -> "go.Figure":
@@ -96,6 +110,48 @@ class Matrix:
         return load_result(cls, file)
 
 
+@dataclass(frozen=True)
+class Hierarchy:
+    """What high-order functions lose beyond random heads without low-order heads (`up`), what
+    low-order ones lose without high-order heads (`down`), and the difference: mean, low, high.
+    """
+
+    up: tuple[float, float, float]
+    down: tuple[float, float, float]
+    difference: tuple[float, float, float]
+
+    @property
+    def sentence(self) -> str:
+        """For the report."""
+        up, down, difference = (
+            f"{mean:.2f} ({low:.2f} to {high:.2f})"
+            for mean, low, high in (self.up, self.down, self.difference)
+        )
+        return (
+            f"Without low-order heads high-order functions lose {up} beyond random heads; without "
+            f"high-order heads low-order functions lose {down}; the difference is {difference}. "
+            "95 % intervals over questions."
+        )
+
+
+def compare_orders(up: Matrix, down: Matrix) -> Hierarchy:
+    """Both directions of the hierarchy, with bootstrap intervals over each function's questions."""
+    means = [
+        torch.stack([lost.mean() for lost in part.lost.values()]).mean() for part in (up, down)
+    ]
+    draws = up.resampled(), down.resampled()
+    return Hierarchy(
+        _with_interval(means[0], draws[0]),
+        _with_interval(means[1], draws[1]),
+        _with_interval(means[0] - means[1], draws[0] - draws[1]),
+    )
+
+
+def _with_interval(mean: Tensor, draws: Float[Tensor, " draw"]) -> tuple[float, float, float]:
+    low, high = ends(draws)
+    return mean.item(), low.item(), high.item()
+
+
 def cross_mask(
     model: Model,
     sets: Sequence[Questions],
@@ -111,37 +167,43 @@ def cross_mask(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Matrix:
-    """Mask the first k heads of every function's ranking and test every function."""
-    names = [questions.name for questions in sets]
-    masks = [mask_of(model, (), scale)]
-    for name in names:
-        masks.append(mask_of(model, rankings[name][:k], scale))
-        masks += [
-            mask_of(model, heads, scale) for heads in random_heads(rankings[name], k, draws, seed)
-        ]
-    columns = []
+    """Mask the first k heads of every function, or k at random, and test every function."""
+    names = tuple(questions.name for questions in sets)
+    whole, values, drawn, lost = [], [], [], {}
     for questions in sets:
-        gold = [q.answers for q in questions.items]
-        said = answer(
+        conditions, sizes = [Condition("none", 0, 0, ())], [1]
+        for name in names:
+            others = random_heads(
+                rankings[name], k, draws, seed, spared=rankings[questions.name][:k]
+            )
+            conditions.append(Condition("top", k, 0, tuple(rankings[name][:k])))
+            conditions += random_conditions(others)
+            sizes += [1, len(others)]
+        panel = answer_conditions(
             model,
-            [q.prompt for q in questions.items],
-            torch.stack(masks),
+            questions,
+            conditions,
+            [quality],
             positions=positions,
+            scale=scale,
             max_tokens=max_tokens,
             budget=budget,
             quiet=quiet,
         )
-        judged = [torch.tensor(quality.judge(texts, gold, said[0])).mean() for texts in said]
-        columns.append(torch.stack(judged))
-    values = torch.stack(columns, dim=1)
-    blocks = values[1:].unflatten(0, (len(names), 1 + draws))
+        judged = [part.mean(0) for part in panel.values[:, 0].split(sizes)]
+        top, random = torch.stack(judged[1::2]), torch.stack(judged[2::2])
+        whole.append(judged[0].mean())
+        values.append(top.mean(1))
+        drawn.append(random.mean(1))
+        lost[questions.name] = random - top
     return Matrix(
-        tuple(names),
-        tuple(names),
+        names,
+        names,
         k,
         quality.name,
         quality.label,
-        blocks[:, 0],
-        blocks[:, 1:].mean(1),
-        values[0],
+        torch.stack(values, dim=1),
+        torch.stack(drawn, dim=1),
+        torch.stack(whole),
+        lost,
     )

@@ -1,46 +1,83 @@
 """Ranks heads by how much a classifier of cognitive functions relies on them (after CogQA's paper).
 
-1. Features: every head's z at the positions that say the answer, mean over up to five tokens of it,
-   those that the model finds least likely.
+1. The model answers; features are every head's z at the positions that say the answer, mean over
+   up to five tokens of it, those that the model found least likely.
 2. A probe learns to tell the function: each head's z to 64 numbers, all of them to 512, ReLU,
    dropout 0.3, classes; AdamW.
 3. importance of head j for class c = mean over the samples of c of sum(d logit_c / d z_j * z_j);
    heads are ranked by its size. The number of heads that matter is the elbow of the sorted curve.
-The probe is judged on questions that it was not trained on, against always naming one function.
+
+The probe is judged on questions about other things than those it was trained on, against always
+naming one function. Not as in the paper: z is centred and has unit spread over the training
+questions, so that importance is that of what differs between them; the five tokens are chosen by
+their probability; and the answer's text is split into tokens anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..batches import token_ids
+from ..engine import Plain, unchanged
 from ..errors import MechheadsError
-from ..models import Model, attention_inside
+from ..generation import answer
+from ..models import Model, unembed
 from ..progress import bar
-from ..prompts import Question, Questions
+from ..prompts import Questions
 from .selection import Head, elbow
+from .splits import split_sets
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ANSWER_TOKENS = 5
 
 
 @dataclass(frozen=True)
 class Probing:
-    """The importance of every head for every function, and how good the probe is."""
+    """The importance of every head for every function, how many matter, and how many of the n
+    held-out questions the probe gets right.
+    """
 
     functions: tuple[str, ...]
     importance: Float[Tensor, "function layer head"]
-    accuracy: float
+    right: int
+    n: int
     chance: float
-    elbows: Mapping[str, int]
 
-    def ranking(self, function: str) -> list[Head]:
-        """(layer, head) from the most important on."""
-        scores = self.importance[self.functions.index(function)].abs()
+    @property
+    def accuracy(self) -> float:
+        """Share of held-out questions."""
+        return self.right / self.n
+
+    @property
+    def elbows(self) -> dict[str, int]:
+        """By function: the heads before the elbow."""
+        pairs = zip(self.functions, self.importance, strict=True)
+        return {name: elbow(values.abs().flatten().tolist()) for name, values in pairs}
+
+    def ranking(self, function: str, *, signed: bool = False) -> list[Head]:
+        """(layer, head) from the most important on; by size, or with the sign."""
+        values = self.importance[self.functions.index(function)]
+        scores = values if signed else values.abs()
         order = torch.sort(scores.flatten(), descending=True, stable=True).indices.tolist()
         return [divmod(i, scores.shape[1]) for i in order]
+
+    def frame(self) -> "pd.DataFrame":
+        """A tidy frame: function, layer, head, importance, before_elbow."""
+        import pandas as pd
+
+        rows = [
+            (name, *head, self.importance[i][head].item(), rank < self.elbows[name])
+            for i, name in enumerate(self.functions)
+            for rank, head in enumerate(self.ranking(name))
+        ]
+        columns = ["function", "layer", "head", "importance", "before_elbow"]
+        return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
 class Probe(nn.Module):
@@ -59,31 +96,6 @@ class Probe(nn.Module):
         return self.rest(torch.einsum("shd,hde->she", z, self.each).flatten(1))
 
 
-@torch.inference_mode()
-def features(model: Model, questions: Sequence[Question]) -> Float[Tensor, "sample head d_head"]:
-    """z of all heads while the answer is said, mean over its least likely tokens."""
-    found = []
-    for question in questions:
-        prompt = token_ids(model, question.prompt)
-        whole = token_ids(model, f"{question.prompt} {question.answers[0]}")
-        if len(whole) <= len(prompt) or len(whole) > model.cfg.n_ctx:
-            raise MechheadsError(
-                f"the question {question.prompt[-60:]!r} and its answer have {len(whole)} tokens; "
-                f"{model.cfg.model_name} takes {model.cfg.n_ctx}, and an answer at least one."
-            )
-        tokens = torch.tensor([whole])
-        _, z = attention_inside(model, tokens)
-        # The positions whose next token is one of the answer's.
-        asked = torch.arange(len(prompt) - 1, len(whole) - 1)
-        said = (
-            model(tokens.to(model.W_E.device))[0].cpu().log_softmax(-1)[asked, tokens[0, asked + 1]]
-        )
-        chosen = asked[said.argsort()[:ANSWER_TOKENS]]
-        heads = torch.stack([layer[0, chosen].mean(0) for layer in z])
-        found.append(heads.flatten(0, 1).float().cpu())
-    return torch.stack(found)
-
-
 def probe_functions(
     model: Model,
     sets: Sequence[Questions],
@@ -91,48 +103,93 @@ def probe_functions(
     seed: int = 0,
     epochs: int = 300,
     rate: float = 1e-4,
+    max_tokens: int = 32,
+    budget: int | None = None,
     quiet: bool = False,
 ) -> Probing:
-    """Train the probe on the first three quarters of every set and judge it on the others."""
+    """Train the probe on about three quarters of every set and judge it on the others."""
     if len(sets) < 2:
         raise MechheadsError(
             "the probe tells functions apart and needs two or more. Give more --tasks, or rank by "
             "another --method."
         )
-    z, labels, held = [], [], []
-    for i, questions in enumerate(sets):
-        found = features(model, questions.items)
-        z.append(found)
-        labels.append(torch.full((len(found),), i))
-        held.append(torch.arange(len(found)) >= max(1, 3 * len(found) // 4))
-    every, label, test = torch.cat(z), torch.cat(labels), torch.cat(held)
-    centre, spread = every[~test].mean(0), every[~test].std() + 1e-6
-    every = (every - centre) / spread
-    torch.manual_seed(seed)
-    probe = Probe(every.shape[1], every.shape[2], len(sets))
-    adam = torch.optim.AdamW(probe.parameters(), lr=rate)
-    with bar(epochs, "Probe", quiet) as progress:
+    names = tuple(questions.name for questions in sets)
+    sides = split_sets(sets, [3 * len(questions) // 4 for questions in sets])
+    for name, (train, _) in zip(names, sides, strict=True):
+        if not train:
+            raise MechheadsError(
+                f"the probe has no questions of {name} to learn from: those that there are share "
+                "their subject with others. Give more with --rank."
+            )
+    if not any(test for _, test in sides):
+        raise MechheadsError("no questions are left to judge the probe. Give more with --rank.")
+    items = [item for questions in sets for item in questions.items]
+    labels = torch.cat([torch.full((len(part),), i) for i, part in enumerate(sets)])
+    held = torch.tensor(
+        [i in test for part, (_, test) in zip(sets, sides, strict=True) for i in range(len(part))]
+    )
+    prompts = [item.prompt for item in items]
+    whole = unchanged(model).keep
+    said = answer(model, prompts, whole, max_tokens=max_tokens, budget=budget, quiet=quiet)[0]
+    z = features(model, prompts, said)
+    importance, right = fit_probe(z, labels, held, seed=seed, epochs=epochs, rate=rate, quiet=quiet)
+    return Probing(
+        names,
+        importance.unflatten(1, (model.cfg.n_layers, model.cfg.n_heads)),
+        int(right.sum()),
+        len(right),
+        (labels[held].bincount().max() / len(right)).item(),
+    )
+
+
+@torch.inference_mode()
+def features(
+    model: Model, prompts: Sequence[str], said: Sequence[str]
+) -> Float[Tensor, "sample head d_head"]:
+    """z of all heads while each text is said after its prompt, mean over its least likely tokens.
+
+    Where nothing was said, z at the prompt's end.
+    """
+    engine, found = Plain(model), []
+    for prompt, text in zip(prompts, said, strict=True):
+        whole = token_ids(model, f"{prompt}{text}")
+        start = min(len(token_ids(model, prompt)), len(whole)) - 1
+        following = torch.tensor(whole[start + 1 :], dtype=torch.long)
+        run = engine.remember(torch.tensor([whole]), 0, len(whole) - start)
+        end = engine.resume(run, unchanged(model))[0, 0, : len(following)]
+        likely = unembed(model, end).log_softmax(-1).cpu().gather(1, following[:, None])[:, 0]
+        chosen = start + likely.argsort()[:ANSWER_TOKENS] if len(following) else [start]
+        found.append(torch.cat([layer[0, chosen].mean(0) for layer in run.z]).float().cpu())
+    return torch.stack(found)
+
+
+def fit_probe(
+    z: Float[Tensor, "sample head d_head"],
+    labels: Int[Tensor, " sample"],
+    held: Bool[Tensor, " sample"],
+    *,
+    seed: int = 0,
+    epochs: int = 300,
+    rate: float = 1e-4,
+    quiet: bool = False,
+) -> tuple[Float[Tensor, "function head"], Bool[Tensor, " held"]]:
+    """The importance of every head for every label, and which held-out samples the probe tells."""
+    train = z[~held]
+    z = (z - train.mean(0)) / (train.std() + 1e-6)
+    classes = int(labels.max()) + 1
+    with torch.random.fork_rng(), bar(epochs, "Probe", quiet) as progress:
+        torch.manual_seed(seed)
+        probe = Probe(z.shape[1], z.shape[2], classes)
+        adam = torch.optim.AdamW(probe.parameters(), lr=rate)
         for _ in range(epochs):
             adam.zero_grad()
-            loss = nn.functional.cross_entropy(probe(every[~test]), label[~test])
-            loss.backward()
+            nn.functional.cross_entropy(probe(z[~held]), labels[~held]).backward()
             adam.step()
             progress.update()
     probe.eval()
     with torch.no_grad():
-        right = (probe(every[test]).argmax(-1) == label[test]).float().mean().item()
-    importance = torch.stack(
-        [_importance(probe, every[label == i], i) for i in range(len(sets))]
-    ).unflatten(1, (model.cfg.n_layers, model.cfg.n_heads))
-    names = tuple(questions.name for questions in sets)
-    counts: Int[Tensor, " function"] = torch.bincount(label[test], minlength=len(sets))
-    return Probing(
-        names,
-        importance,
-        right,
-        (counts.max() / counts.sum()).item(),
-        {n: elbow(importance[i].abs().flatten().tolist()) for i, n in enumerate(names)},
-    )
+        right = probe(z[held]).argmax(-1) == labels[held]
+    return torch.stack([_importance(probe, z[labels == i], i) for i in range(classes)]), right
 
 
 def _importance(

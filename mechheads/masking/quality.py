@@ -4,14 +4,15 @@ said, and gives a number per answer, from 0 (bad) to 1 unless it says otherwise.
 
 import re
 import shlex
+import shutil
 import string
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from ..errors import MechheadsError, unknown
 
@@ -29,16 +30,25 @@ class Quality:
     accuracy: bool = False
 
 
+ARTICLES = ("a", "an", "the")
+_MARKS = re.escape(string.punctuation)
+# Punctuation before a word; a sign or a point before a digit is part of the number.
+_BEFORE = re.compile(rf"^[{_MARKS}]*?(?=[-+]?\.?\d|[^{_MARKS}]|$)")
+
+
 def normalised(text: str) -> str:
-    """Lower case, without articles, punctuation at the ends of words, and needless spaces."""
-    words = [word.strip(string.punctuation) for word in text.lower().split()]
-    return " ".join(word for word in words if word and word not in ("a", "an", "the"))
+    """Lower case, without articles (unless there is nothing else), punctuation at the ends of
+    words, and needless spaces. Signs and points of numbers stay.
+    """
+    bare = [word.rstrip(string.punctuation) for word in text.lower().split()]
+    kept = [word for word in (_BEFORE.sub("", word, count=1) for word in bare) if word]
+    return " ".join([word for word in kept if word not in ARTICLES] or kept)
 
 
 def exact(said: Texts, gold: Golds, whole: Texts) -> list[float]:
-    """1 where the answer is one of the right ones, both normalised."""
+    """1 where the answer is one of the right ones, both normalised; an empty one is never right."""
     return [
-        float(normalised(text) in {normalised(right) for right in answers})
+        float(normalised(text) in {normalised(right) for right in answers} - {""})
         for text, answers in zip(said, gold, strict=True)
     ]
 
@@ -56,38 +66,49 @@ def chrf(said: Texts, gold: Golds, whole: Texts) -> list[float]:
 
 def bleu(said: Texts, gold: Golds, whole: Texts) -> list[float]:
     """BLEU against a right answer, from 0 to 1."""
-    return [_bleu(text, answers) for text, answers in zip(said, gold, strict=True)]
+    from sacrebleu.metrics.bleu import BLEU
 
-
-def rouge1(said: Texts, gold: Golds, whole: Texts) -> list[float]:
-    """ROUGE-1: words in common with the best right answer (F1)."""
+    metric = BLEU(effective_order=True)
     return [
-        max(_rouge1(text, right) for right in answers)
+        metric.sentence_score(text.strip(), [right.strip() for right in answers]).score / 100
         for text, answers in zip(said, gold, strict=True)
     ]
 
 
-def composite(said: Texts, gold: Golds, whole: Texts) -> list[float]:
-    """The paper's accuracy: 1 where any of its alternatives holds.
+def rouge1(said: Texts, gold: Golds, whole: Texts) -> list[float]:
+    """ROUGE-1: words in common with the best right answer (F1)."""
+    from rouge_score.rouge_scorer import RougeScorer
 
-    BLEU with what the whole model said above 0.8, ROUGE-1 with a right answer above 0.6, or cosine
-    of sentence embeddings with a right answer above 0.6; the last only where sentence-transformers
-    and a model are installed.
-    """
-    similar = similarities(said, gold) or [0.0] * len(said)
+    scorer = RougeScorer(["rouge1"], use_stemmer=False)
     return [
-        float(_bleu(text, [before]) > 0.8 or rouge > 0.6 or cosine > 0.6)
-        for text, before, rouge, cosine in zip(
-            said, whole, rouge1(said, gold, whole), similar, strict=True
-        )
+        max(scorer.score(right, text)["rouge1"].fmeasure for right in answers)
+        for text, answers in zip(said, gold, strict=True)
     ]
 
 
-def similarities(said: Texts, gold: Golds) -> list[float] | None:
-    """Cosine with the most similar right answer; None where no embedding model is installed."""
-    embedder = _embedder()
-    if embedder is None:
-        return None
+def composite(embedder: Any = None) -> Quality:
+    """The paper's accuracy: 1 where any of its alternatives holds.
+
+    The answer is what the whole model said or has BLEU above 0.8 with it, ROUGE-1 with a right
+    answer is above 0.6, or cosine of sentence embeddings with a right answer is above 0.6. Without
+    an embedder the last is left out, and the label says so.
+    """
+
+    def judge(said: Texts, gold: Golds, whole: Texts) -> list[float]:
+        kept = bleu(said, [[before] for before in whole], whole)
+        words = rouge1(said, gold, whole)
+        cosines = similarities(embedder, said, gold) if embedder else [0.0] * len(said)
+        return [
+            float(text.strip() == before.strip() or b > 0.8 or r > 0.6 or cosine > 0.6)
+            for text, before, b, r, cosine in zip(said, whole, kept, words, cosines, strict=True)
+        ]
+
+    label = f"composite accuracy{'' if embedder else ' (no embeddings)'}"
+    return Quality("composite", label, judge, accuracy=True)
+
+
+def similarities(embedder: Any, said: Texts, gold: Golds) -> list[float]:
+    """Cosine with the most similar right answer."""
     texts = sorted({*said, *(right for answers in gold for right in answers)})
     vectors = dict(zip(texts, embedder.encode(texts, normalize_embeddings=True), strict=True))
     return [
@@ -96,88 +117,8 @@ def similarities(said: Texts, gold: Golds) -> list[float] | None:
     ]
 
 
-def comet(command: str) -> Quality:
-    """COMET by the program of unbabel-comet: answers against what the whole model said."""
-
-    def judge(said: Texts, gold: Golds, whole: Texts) -> list[float]:
-        return run_comet(command, [answers[0] for answers in gold], said, whole)
-
-    return Quality("comet", "COMET", judge)
-
-
-def run_comet(command: str, sources: Texts, said: Texts, references: Texts) -> list[float]:
-    """Scores of the segments, as `comet-score` prints them."""
-    with tempfile.TemporaryDirectory() as place:
-        files = []
-        for name, texts in (("src", sources), ("hyp", said), ("ref", references)):
-            file = Path(place) / f"{name}.txt"
-            # A line is a segment; an empty one would be dropped.
-            lines = [" ".join(text.split()) or "." for text in texts]
-            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            files.append(str(file))
-        words = [*shlex.split(command), "-s", files[0], "-t", files[1], "-r", files[2]]
-        try:
-            done = subprocess.run(
-                [*words, "--quiet"], capture_output=True, text=True, check=True, timeout=3600
-            )
-        except FileNotFoundError:
-            raise MechheadsError(
-                f"--metrics comet needs the program {words[0]!r}, which is not there. Install "
-                "unbabel-comet in an environment of its own (its dependencies conflict with ours) "
-                "and give its comet-score with --comet-command."
-            ) from None
-        except (OSError, subprocess.SubprocessError) as error:
-            lines = str(getattr(error, "stderr", "") or error).strip().splitlines()
-            raise MechheadsError(f"{words[0]} failed: {lines[-1] if lines else error}") from None
-    scores = [float(s) for s in re.findall(r"Segment \d+\s+score: (-?[\d.]+)", done.stdout)]
-    if len(scores) != len(said):
-        raise MechheadsError(
-            f"{words[0]} printed {len(scores)} scores for {len(said)} answers. Is it comet-score?"
-        )
-    return scores
-
-
-QUALITIES: Mapping[str, Quality] = {
-    quality.name: quality
-    for quality in (
-        Quality("exact", "exact match", exact, accuracy=True),
-        Quality("composite", "composite accuracy", composite, accuracy=True),
-        Quality("chrf", "chrF", chrf),
-        Quality("bleu", "BLEU", bleu),
-        Quality("rouge1", "ROUGE-1", rouge1),
-    )
-}
-
-
-def find(name: str, comet_command: str = "comet-score") -> Quality:
-    """The metric of that name; an error suggests."""
-    if name == "comet":
-        return comet(comet_command)
-    if name not in QUALITIES:
-        raise unknown("text metric", name, [*QUALITIES, "comet"])
-    return QUALITIES[name]
-
-
-def _bleu(text: str, references: Sequence[str]) -> float:
-    from sacrebleu.metrics.bleu import BLEU
-
-    metric = BLEU(effective_order=True)
-    return metric.sentence_score(text.strip(), [r.strip() for r in references]).score / 100
-
-
-def _rouge1(text: str, right: str) -> float:
-    return _scorer().score(right, text)["rouge1"].fmeasure
-
-
-@lru_cache
-def _scorer():  # noqa: ANN202
-    from rouge_score.rouge_scorer import RougeScorer
-
-    return RougeScorer(["rouge1"], use_stemmer=False)
-
-
-@lru_cache
-def _embedder():  # noqa: ANN202
+def find_embedder() -> Any:
+    """The sentence-embedding model, where sentence-transformers and it are installed, or None."""
     try:
         SentenceTransformer = import_module("sentence_transformers").SentenceTransformer
     except ModuleNotFoundError:
@@ -186,3 +127,77 @@ def _embedder():  # noqa: ANN202
         return SentenceTransformer("all-MiniLM-L6-v2", local_files_only=True)
     except Exception:  # not downloaded: any of several libraries' errors
         return None
+
+
+def comet(command: str) -> Quality:
+    """COMET by the program of unbabel-comet: answers against what the whole model said."""
+    program = find_program(command)
+
+    def judge(said: Texts, gold: Golds, whole: Texts) -> list[float]:
+        return run_comet(program, [answers[0] for answers in gold], said, whole)
+
+    return Quality("comet", "COMET", judge)
+
+
+def find_program(command: str) -> list[str]:
+    """The command's words; an error if there is no such program."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise MechheadsError(f"--comet-command {command!r} is no command ({error}).") from None
+    if not words or shutil.which(words[0]) is None:
+        raise MechheadsError(
+            f"--metrics comet needs the program {command!r}, which is not there. Install "
+            "unbabel-comet, version 2 or newer, in an environment of its own (its dependencies "
+            "conflict with ours) and name its program: "
+            '--comet-command "/opt/comet/bin/comet-score --gpus 0".'
+        )
+    return words
+
+
+def run_comet(
+    program: Sequence[str], sources: Texts, said: Texts, references: Texts
+) -> list[float]:
+    """Scores of the segments, as `comet-score` prints them; its model is loaded once a call."""
+    with tempfile.TemporaryDirectory() as place:
+        files = []
+        for name, texts in (("src", sources), ("hyp", said), ("ref", references)):
+            file = Path(place) / f"{name}.txt"
+            # A line is a segment; an empty one would be dropped.
+            lines = [" ".join(text.split()) or "." for text in texts]
+            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            files.append(str(file))
+        words = [*program, "-s", files[0], "-t", files[1], "-r", files[2], "--quiet"]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            lines = str(getattr(error, "stderr", "") or error).strip().splitlines()
+            raise MechheadsError(f"{program[0]} failed: {lines[-1] if lines else error}") from None
+    scores = [float(s) for s in re.findall(r"Segment \d+\s+score: (-?[\d.]+)", done.stdout)]
+    if len(scores) != len(said):
+        raise MechheadsError(
+            f"{program[0]} printed {len(scores)} scores for {len(said)} answers. Is it "
+            "comet-score of unbabel-comet, version 2 or newer?"
+        )
+    return scores
+
+
+QUALITIES: Mapping[str, Quality] = {
+    quality.name: quality
+    for quality in (
+        Quality("exact", "exact match", exact, accuracy=True),
+        Quality("chrf", "chrF", chrf),
+        Quality("bleu", "BLEU", bleu),
+        Quality("rouge1", "ROUGE-1", rouge1),
+    )
+}
+NAMES = (*QUALITIES, "composite", "comet")
+
+
+def find(name: str, comet_command: str = "comet-score") -> Quality:
+    """The metric of that name, and all that it needs; an error suggests."""
+    if name not in NAMES:
+        raise unknown("text metric", name, NAMES)
+    if name == "comet":
+        return comet(comet_command)
+    return composite(find_embedder()) if name == "composite" else QUALITIES[name]

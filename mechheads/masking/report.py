@@ -9,9 +9,11 @@ from ..outputs import write_text
 from ..pages import Section
 from ..reports import write_reports
 from ..runs import Record, write_table
+from ..statistics import wilson
 from .experiment import Masking, Panel
-from .matrix import Matrix
+from .matrix import Matrix, compare_orders
 from .probe import Probing
+from .splits import Parts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
 def write_masking(
     folder: Path,
     found: Masking,
+    parts: Parts,
     matrix: Matrix | None,
-    hierarchy: Matrix | None,
+    orders: tuple[Matrix, Matrix] | None,
     probing: Probing | None,
     record: Record,
     sentence: str,
@@ -39,25 +42,23 @@ def write_masking(
             f"Each panel is a function. {found.method} ranks the heads; the first k (solid) or k "
             "others at random (dashed, the band goes from the worst draw to the best) are masked "
             f"at {_where(found.positions)} while the model answers. The point at the left is the "
-            "model with all its heads.",
+            "model with all its heads. Bars and the column more (what top heads cost more than "
+            "random ones) have 95 % intervals over questions, for these draws. overlap is the "
+            "share of their heads that two random draws have in common: where it is large, the "
+            "band says little of other draws.",
             found.plot(),
             frame=found.summary(),
-        )
+        ),
+        Section("Questions", table=question_table(parts)),
     ]
     if probing is not None:
+        write_table(folder, "probe.csv", probing.frame())
         sections.append(
             Section(
                 "The probe",
-                "A classifier that tells the function from the heads' z; questions that it was not "
-                "trained on.",
-                table={
-                    "Accuracy": f"{probing.accuracy:.1%}",
-                    "Always the commonest function": f"{probing.chance:.1%}",
-                    **{
-                        f"Heads before the elbow, {name}": str(n)
-                        for name, n in probing.elbows.items()
-                    },
-                },
+                "A classifier that tells the function from the heads' z, judged on questions about "
+                "other things than those it was trained on. probe.csv has every head's importance.",
+                table=probe_table(probing),
             )
         )
     if matrix is not None:
@@ -71,34 +72,67 @@ def write_masking(
                 matrix.plot(),
             )
         )
-    if hierarchy is not None:
+    if orders is not None:
         sections.append(
             Section(
                 "Do low-order functions feed high-order ones?",
-                "The same, for the heads of low-order functions alone and high-order functions "
-                "tested.",
-                hierarchy.plot(),
+                compare_orders(*orders).sentence,
+                orders[0].plot(),
             )
         )
-    sections += [
-        Section(f"Broken answers: {panel.function}", frame=broken(panel)) for panel in found.panels
-    ]
+    sections += [broken_section(panel) for panel in found.panels]
     title = f"{found.model}: what does it say without its {found.method} heads?"
     write_reports(folder, title, sections, record, sentence, warning)
 
 
+def question_table(parts: Parts) -> dict[str, str]:
+    """How many questions ranked and were answered, and which are missing."""
+    table = {
+        asked.name: f"{len(ranked)} rank the heads, {len(asked)} others are answered"
+        for ranked, asked in zip(parts.ranked, parts.asked, strict=True)
+    }
+    table |= {name: f"left out: only {n} questions" for name, n in parts.left_out.items()}
+    return table | {"Too long for the model": str(parts.too_long)}
+
+
+def probe_table(probing: Probing) -> dict[str, str]:
+    """How good the probe is, and how many heads matter."""
+    low, high = wilson(probing.right, probing.n)
+    return {
+        "Accuracy": f"{probing.accuracy:.1%} of {probing.n} (95 % {low:.1%} to {high:.1%})",
+        "Always the commonest function": f"{probing.chance:.1%}",
+        **{f"Heads before the elbow, {name}": str(n) for name, n in probing.elbows.items()},
+    }
+
+
+def broken_section(panel: Panel) -> Section:
+    """Answers that broke, or that none did."""
+    frame, heading = broken(panel), f"Broken answers: {panel.function}"
+    if len(frame):
+        return Section(heading, frame=frame)
+    right = int(panel.right()[0].sum())
+    return Section(
+        heading,
+        f"None: of {len(panel.prompts)} answers {right} are right with all heads, and they are "
+        f"right without the first {panel.sizes[-1]} too."
+        if right
+        else f"None: of {len(panel.prompts)} answers none is right even with all heads.",
+    )
+
+
 def broken(panel: Panel, n: int = 5) -> "pd.DataFrame":
-    """Answers that were right with all heads and are not without the top ones."""
+    """Answers that are right (exact match) with all heads and wrong without the top ones."""
     import pandas as pd
 
     rows = []
-    last = max(i for i, c in enumerate(panel.conditions) if c.selection == "top")
-    k = panel.conditions[last].k
-    for j, gold in enumerate(panel.gold):
-        if panel.values[0, 0, j] > panel.values[last, 0, j] and len(rows) < n:
-            question = panel.prompts[j].rstrip().splitlines()
-            asked = " / ".join(line for line in question[-2:] if line.strip())
-            rows.append((asked, gold[0], panel.said[0][j].strip(), panel.said[last][j].strip()))
+    k = panel.sizes[-1]
+    last = next(i for i, c in enumerate(panel.conditions) if (c.selection, c.k) == ("top", k))
+    right = panel.right()
+    for j in (right[0] > right[last]).nonzero()[:n, 0].tolist():
+        question = panel.prompts[j].rstrip().splitlines()
+        asked = " / ".join(line for line in question[-2:] if line.strip())
+        said = panel.said[0][j].strip(), panel.said[last][j].strip()
+        rows.append((asked, panel.gold[j][0], *said))
     columns = ["question", "right", "all heads", f"without the first {k}"]
     return pd.DataFrame(rows, columns=pd.Index(columns))
 

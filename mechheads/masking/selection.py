@@ -1,47 +1,72 @@
 """Which heads are masked: the first K of a ranking, or K others at random."""
 
+import math
 import random
 from collections.abc import Sequence
+from itertools import combinations
 
 from ..errors import MechheadsError
 
 Head = tuple[int, int]
 
 
-def read_sizes(text: str | None, heads: int) -> tuple[int, ...]:
-    """Numbers of heads from a comma list of numbers and shares (16,10%); by default powers of two
-    from a sixteenth to half of all heads.
+def read_sizes(text: str | None, heads: int, flag: str = "--k") -> tuple[int, ...]:
+    """Numbers of heads from a comma list of numbers and shares (16,10%); by default the four
+    largest powers of two up to a quarter of all heads, so that random sets can differ.
     """
     if text is None:
-        found = [2**i for i in range(20) if heads / 32 < 2**i <= heads / 2]
-        return tuple(found[-4:] or [max(1, heads // 2)])
+        found = [2**i for i in range(20) if 2**i <= heads / 4]
+        return tuple(found[-4:] or [1])
     sizes = []
     for part in (part.strip() for part in text.split(",")):
         try:
             share = part.endswith("%")
-            value = float(part[:-1]) / 100 * heads if share else int(part)
-        except ValueError:
+            size = round(float(part[:-1]) / 100 * heads) if share else int(part)
+        except (ValueError, OverflowError):
             raise MechheadsError(
-                f"--k takes numbers of heads or shares, such as 16,32 or 5%,10%; got {part!r}."
+                f"{flag} takes numbers of heads or shares, such as 16 or 5%; got {part!r}."
             ) from None
-        size = round(value)
         if size < 1 or size > heads:
             raise MechheadsError(
-                f"--k {part} is {size} heads; the model has {heads}. Give 1 to {heads}."
+                f"{flag} {part} is {size} heads; the model has {heads}. Give 1 to {heads}."
             )
         sizes.append(size)
     return tuple(sorted(set(sizes)))
 
 
-def random_heads(ranking: Sequence[Head], k: int, draws: int, seed: int) -> list[list[Head]]:
-    """Sets of k heads, none of which is among the first k of the ranking."""
-    others = list(ranking[k:])
+def check_sizes(sizes: Sequence[int], heads: int, draws: int, flag: str = "--k") -> None:
+    """An error if there are too few heads for as many random ones beside the first."""
+    for k in sizes:
+        if draws and 2 * k > heads:
+            raise MechheadsError(
+                f"{flag} {k} leaves fewer than {k} other heads of {heads} to draw at random. Give "
+                f"{flag} up to {heads // 2}{', or --draws 0' if flag == '--k' else ''}."
+            )
+
+
+def random_heads(
+    ranking: Sequence[Head], k: int, draws: int, seed: int, spared: Sequence[Head] = ()
+) -> list[list[Head]]:
+    """Different sets of k heads, none of which is among the first k of the ranking, nor, where
+    enough heads remain, among the `spared` ones. Fewer where there are not so many sets.
+    """
+    check_sizes([k], len(ranking), draws)
+    others = [head for head in ranking[k:] if head not in set(spared)]
     if len(others) < k:
-        raise MechheadsError(
-            f"there are no {k} random heads beside the first {k}: the model has {len(ranking)}. "
-            f"Give --k up to {len(ranking) // 2}, or --draws 0 to go without random heads."
-        )
-    return [random.Random(f"{seed}/{k}/{i}").sample(others, k) for i in range(draws)]
+        others = list(ranking[k:])
+    found: dict[frozenset[Head], list[Head]] = {}
+    wanted = min(draws, math.comb(len(others), k))
+    rng = random.Random(f"{seed}/{k}")
+    while len(found) < wanted:
+        heads = rng.sample(others, k)
+        found.setdefault(frozenset(heads), heads)
+    return list(found.values())
+
+
+def overlap(sets: Sequence[Sequence[Head]]) -> float:
+    """Share of a set's heads that another one has too, mean over pairs of sets."""
+    shares = [len(set(one) & set(two)) / len(one) for one, two in combinations(sets, 2)]
+    return sum(shares) / len(shares) if shares else math.nan
 
 
 def elbow(values: Sequence[float]) -> int:

@@ -1,0 +1,103 @@
+"""Which questions rank the heads, and which are answered: no group is on both sides.
+
+A group (CogQA: a main question) may have questions of several functions; all of them go to one
+side.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..batches import token_ids
+from ..errors import MechheadsError
+from ..models import Model
+from ..prompts import LEAST, Question, Questions
+
+
+@dataclass(frozen=True)
+class Parts:
+    """By function, questions that rank the heads and others to answer.
+
+    `too_long` is how many did not fit the model's context; `left_out` are the functions with too
+    few questions, and how many they had.
+    """
+
+    ranked: tuple[Questions, ...]
+    asked: tuple[Questions, ...]
+    too_long: int
+    left_out: Mapping[str, int]
+
+    @property
+    def missing(self) -> str:
+        """What was left out, in words."""
+        said = [f"{self.too_long} questions are too long for the model."] if self.too_long else []
+        said += [f"{name} has too few questions ({n})." for name, n in self.left_out.items()]
+        return " ".join(said)
+
+
+def split_questions(
+    model: Model, sets: Sequence[Questions], *, n: int, rank: int, max_tokens: int
+) -> Parts:
+    """Up to `rank` questions of each function that rank, and up to n others that are answered."""
+    names = [questions.name for questions in sets]
+    if len(set(names)) < len(names):
+        raise MechheadsError(f"two of the --tasks have the same function: {', '.join(names)}.")
+    fitting = [only(part, _fitting(model, part, max_tokens)) for part in sets]
+    # Where there are too few for both, each gets its part.
+    sides = split_sets(fitting, [len(part) * rank // (n + rank) for part in fitting])
+    ranked, asked, left_out = [], [], {}
+    for part, (one, two) in zip(fitting, sides, strict=True):
+        if min(len(one), len(two)) < LEAST:
+            left_out[part.name] = len(part)
+            continue
+        ranked.append(only(part, one[:rank]))
+        asked.append(only(part, two[:n]))
+    if not asked:
+        raise MechheadsError(
+            f"no function has {2 * LEAST} questions that fit {model.cfg.model_name} "
+            f"({model.cfg.n_ctx} tokens) and that are not all about one thing. Give more of them."
+        )
+    too_long = sum(map(len, sets)) - sum(map(len, fitting))
+    return Parts(tuple(ranked), tuple(asked), too_long, left_out)
+
+
+def split_sets(
+    sets: Sequence[Questions], sizes: Sequence[int]
+) -> list[tuple[list[int], list[int]]]:
+    """For every set the items of one side, about so many, and the others; a group is on the same
+    side in all sets. Small sets choose first.
+    """
+    first: dict[str, bool] = {}
+    for questions, n in sorted(zip(sets, sizes, strict=True), key=lambda pair: len(pair[0])):
+        members = Counter(map(group_of, questions.items))
+        room = n - sum(size for group, size in members.items() if first.get(group))
+        for group, size in members.items():
+            if group not in first:
+                first[group] = size <= room
+                room -= size * first[group]
+    sides = [[first[group_of(item)] for item in questions.items] for questions in sets]
+    return [
+        ([i for i, here in enumerate(side) if here], [i for i, here in enumerate(side) if not here])
+        for side in sides
+    ]
+
+
+def group_of(question: Question) -> str:
+    """What the question is about."""
+    return question.group or question.prompt
+
+
+def only(questions: Questions, chosen: Sequence[int]) -> Questions:
+    """Some of the questions, with their pairs."""
+    pairs = questions.prompts and replace(
+        questions.prompts, pairs=tuple(questions.prompts.pairs[i] for i in chosen)
+    )
+    return Questions(questions.name, tuple(questions.items[i] for i in chosen), pairs)
+
+
+def _fitting(model: Model, questions: Questions, max_tokens: int) -> list[int]:
+    return [
+        i
+        for i, item in enumerate(questions.items)
+        if len(token_ids(model, item.prompt)) + max_tokens <= model.cfg.n_ctx
+    ]
