@@ -66,6 +66,7 @@ def band(figure: Any, x: Any, low: Any, high: Any, color: str, **place: Any) -> 
     figure.add_scatter(
         x=[*x, *reversed(list(x))],
         y=[*high, *reversed(list(low))],
+        mode="lines",
         fill="toself",
         fillcolor=f"rgba({red},{green},{blue},0.18)",
         line={"width": 0},

@@ -166,7 +166,7 @@ def draw_attention(found: "Attention") -> "go.Figure":
         template="simple_white",
         font=FONT,
         height=640,
-        margin={"t": 40, "r": 20},
+        margin={"t": 70, "r": 20},
         legend={"orientation": "h", "y": -0.12},
     )
     return figure

@@ -92,7 +92,7 @@ def draw_masking(found: "Masking") -> "go.Figure":
         template="simple_white",
         font=FONT,
         height=140 + 300 * rows,
-        margin={"t": 40, "r": 20},
+        margin={"t": 70, "r": 20},
         legend={"orientation": "h", "y": -0.14 - 0.1 / rows},
     )
     return figure
