@@ -20,9 +20,11 @@ test: $(VENV)/.installed-dev
 # Every figure of the five seeds, and then every number of them again. SmolLM2's where it was fetched.
 gallery: $(VENV)/.installed
 	$(BIN)/python -m mechheads.sweep --config notebooks/gallery.toml --out runs/gallery
-	$(BIN)/python -c 'import sys; from mechheads.fetching import is_complete; sys.exit(not is_complete("smollm2"))' \
-		&& $(BIN)/python -m mechheads.sweep --config notebooks/gallery_smollm2.toml --out runs/gallery_smollm2 || true
 	for run in runs/gallery/cells/*/*/; do $(BIN)/python -m mechheads.verify "$$run" || exit 1; done
+	if $(BIN)/python -c 'import sys; from mechheads.fetching import is_complete; sys.exit(not is_complete("smollm2"))'; then \
+		$(BIN)/python -m mechheads.sweep --config notebooks/gallery_smollm2.toml --out runs/gallery_smollm2 || exit 1; \
+		for run in runs/gallery_smollm2/cells/*/*/; do $(BIN)/python -m mechheads.verify "$$run" || exit 1; done; \
+	fi
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

@@ -57,7 +57,7 @@ def bench(
     if sweep:
         from .sweeping.scaling import compare_workers
 
-        print_timings([compare_workers(sweep, quiet)])
+        print(compare_workers(sweep, quiet).table)
         return
 
     for name in names:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import methods, runs, sources
@@ -15,7 +14,6 @@ from .prompts import LEAST, check_prompts
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
 
-    from .effects import HeadEffects
     from .models import Model
     from .prompts import Prompts
 
@@ -189,10 +187,12 @@ def make_prompts(
     return made.split_at(first)
 
 
-def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> "HeadEffects | int":
+def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> methods.Given | int:
     """Only the exact effects of one layer's heads, as the verb would find them; without a layer,
     how many there are. For workers that share a run.
     """
+    from inspect import signature
+
     from .models import load
     from .patching import patch
 
@@ -208,7 +208,7 @@ def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> "HeadEffects 
         return loaded.cfg.n_layers
     sizes = {name: given[name] for name in ("n", "test", "seed", "split")}
     prompts, _ = make_prompts(loaded, given["task"], task_options, **sizes)
-    return patch(
+    effects = patch(
         loaded,
         prompts,
         given["metric"],
@@ -218,6 +218,7 @@ def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> "HeadEffects 
         budget=given["budget"],
         quiet=True,
     )
+    return methods.Given(effects, prompts.digest())
 
 
 def warning_line(found: "Discovery") -> str:

@@ -27,14 +27,21 @@ def keeping_models() -> Iterator[None]:
 
 
 def kept(key: Hashable) -> Any:
-    """The model that was loaded with these arguments, if it is still there."""
-    return None if _MODELS is None else _MODELS.get(key)
+    """The model that was loaded with these arguments; without it, there is room for it now.
+
+    Who asks loads it next: of too many, those that were not used for longest are forgotten before.
+    """
+    if _MODELS is None:
+        return None
+    if key in _MODELS:
+        _MODELS[key] = _MODELS.pop(key)  # the newest is the last
+        return _MODELS[key]
+    while len(_MODELS) >= MOST:
+        del _MODELS[next(iter(_MODELS))]
+    return None
 
 
 def put(key: Hashable, model: Any) -> None:
-    """Remember a model, and forget the oldest of too many."""
-    if _MODELS is None:
-        return
-    while len(_MODELS) >= MOST:
-        del _MODELS[next(iter(_MODELS))]
-    _MODELS[key] = model
+    """Remember a model."""
+    if _MODELS is not None:
+        _MODELS[key] = model

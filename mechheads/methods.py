@@ -78,13 +78,28 @@ def check_flags(name: str, given: Mapping[str, Any]) -> None:
             )
 
 
-# Effects that were computed elsewhere, for the one who asks for them next.
-_GIVEN: "ContextVar[HeadEffects | None]" = ContextVar("given effects", default=None)
+@dataclass(frozen=True)
+class Given:
+    """Effects that were computed elsewhere, and the digest of the prompts they are of."""
+
+    effects: "HeadEffects"
+    prompts: str
+
+    def fits(self, model: "Model", prompts: Prompts, method: str, metric: str | None) -> bool:
+        """Whether `score_heads` would find the same with these arguments."""
+        found = self.effects
+        ours = (found.model, found.task, found.method, found.metric, self.prompts)
+        asked = (model.cfg.model_name, prompts.task, method, metric or prompts.metric)
+        return ours == (*asked, prompts.digest())
+
+
+# For the one who asks for them next.
+_GIVEN: "ContextVar[Given | None]" = ContextVar("given effects", default=None)
 
 
 @contextmanager
-def given(effects: "HeadEffects") -> Iterator[None]:
-    """While active, `score_heads` gives these for their own task, model and method."""
+def given(effects: Given) -> Iterator[None]:
+    """While active, `score_heads` gives these where they fit."""
     token = _GIVEN.set(effects)
     try:
         yield
@@ -102,12 +117,8 @@ def score_heads(
     """score_heads(model, prompts, "ig", steps=10): every head's effect by a method of the table."""
     found = find(method)
     known = _GIVEN.get()
-    if known is not None and (known.task, known.model, known.method) == (
-        prompts.task,
-        model.cfg.model_name,
-        method,
-    ):
-        return known
+    if known is not None and known.fits(model, prompts, method, metric):
+        return known.effects
     own = found.options
     for name in options:
         if name not in own:

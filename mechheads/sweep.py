@@ -2,22 +2,26 @@
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from .cli import run
 from .errors import MechheadsError
 from .prompts import read_list
 
+if TYPE_CHECKING:
+    from .sweeping.cells import Sweep
+
 
 def sweep(
     *,
-    verbs: str = "discover",
+    verbs: str | None = None,
     tasks: str = "",
     models: str = "",
     methods: str = "",
     seeds: str = "",
     config: str | None = None,
     cluster: str | None = None,
-    cpus: float = 1.0,
+    cpus: float | None = None,
     gpus: float = 0.0,
     split_layers: bool = False,
     out: str = "runs/sweep",
@@ -26,82 +30,121 @@ def sweep(
 ) -> None:
     """Run every combination of tasks, models, methods and seeds, and write one overview.
 
-    Run it again to go on where it was stopped: finished cells are not run again, failed ones are.
-    A cell that fails does not stop the others; then the exit code is 2. Other flags go to the verbs
-    that have them (--n 16). The last line is the overview.
+    Run it again to go on where it was stopped: finished cells are not run again unless a task file
+    or a model's weights have changed, failed ones are. A cell that fails does not stop the others;
+    then the exit code is 2. Other flags go to the verbs that have them (--n 16, --signed), and to
+    their tasks and methods (--shots 2, --steps 5). The last line is the overview.
 
     Args:
-        verbs: discover, gate, mask, prefix, compare, or a comma list of them
+        verbs: discover, gate, mask, prefix, compare, or a comma list of them; default: discover
         tasks: a comma list; default: each verb's own
         models: a comma list; compare takes two
         methods: a comma list, for verbs that rank heads
         seeds: a comma list
         config: a TOML file with a [[grid]] table for each part, instead of these
         cluster: local, or the address of a Ray cluster; default: in this process
-        cpus: CPUs for each cell on a cluster
-        gpus: GPUs for each cell on a cluster
-        split_layers: share the layers of one discover cell that patches among the workers
+        cpus: CPUs and threads of each cell; default: 1 on a cluster, all in this process
+        gpus: GPUs of each cell on a cluster
+        split_layers: share the layers of one discover cell among the workers: its patching, not
+            its curve
         out: the folder of the sweep
         quiet: no notices and no progress bar
         options: flags of the verbs
     """
+    command = _command(locals())
     from .outputs import prepare
     from .sweeping import grid
 
-    if cpus <= 0 or gpus < 0:
+    if (cpus is not None and cpus <= 0) or gpus < 0:
         raise MechheadsError(f"--cpus takes more than 0 and --gpus 0 or more, got {cpus}, {gpus}.")
     if split_layers and not cluster:
         raise MechheadsError("--split-layers needs --cluster: there are no workers to share them.")
     if config:
-        if tasks or models or methods or seeds or options:
+        if verbs or tasks or models or methods or seeds or options:
             raise MechheadsError("--config brings its own grid. Leave the other flags out.")
         cells = grid.from_file(config)
     else:
         axes = {"tasks": tasks, "models": models, "methods": methods}
         lists = {key: read_list(text, str, f"--{key}") for key, text in axes.items() if text}
         numbers = {"seeds": read_list(seeds, int, "--seeds")} if seeds else {}
-        cells = grid.from_flags(read_list(verbs, str, "--verbs"), lists | numbers, options)
+        listed = read_list(verbs or "discover", str, "--verbs")
+        cells = grid.from_flags(listed, lists | numbers, options)
     folder = prepare(Path(out).expanduser())
-    from .sweeping.cells import here, sweep_cells
-    from .sweeping.overview import write_overview
+    from .sweeping.cells import alone, complete, here, look
+    from .sweeping.inputs import with_inputs
 
-    runner = here
     if cluster:
         from .sweeping.cluster import on_cluster
 
-        runner = on_cluster(cluster, cpus, gpus, split_layers)
+        runner = on_cluster(cluster, cpus or 1.0, gpus, split_layers)
+    else:
+        runner = here(max(1, int(cpus)) if cpus else None)
     start = time.monotonic()
-    failed = sweep_cells(cells, folder, runner, quiet)
-    page = write_overview(folder, cells, _command(locals()))
+    with alone(folder):
+        swept = look(with_inputs(cells), folder)
+        try:
+            complete(swept, runner, quiet)
+        finally:
+            page, trouble = _overview(swept, command)
+    failed = [f"{cell.label}: {error}" for cell, error in swept.errors.items()]
     spent = time.monotonic() - start
     print(f"{len(cells) - len(failed)} of {len(cells)} cells done in {spent:.0f} s.")
     print(page)
     if failed:
-        listed = "; ".join(f"{done.cell.label}: {done.error}" for done in failed[:3])
+        listed = "; ".join(failed[:3])
         raise MechheadsError(f"{len(failed)} of {len(cells)} cells failed ({listed}). See {page}.")
+    if trouble:
+        raise MechheadsError(trouble)
 
 
 def flags() -> list[str]:
-    """The names of all flags of the verbs that can be swept."""
+    """The names of all flags of the verbs that can be swept, and of their tasks and methods."""
+    from .sweeping.grid import AXES, options, parameters
+
+    return sorted({n.rstrip("_") for verb in AXES for n in (*parameters(verb), *options(verb))})
+
+
+def main() -> NoReturn:
+    """The command line; switches of the verbs need no value, as they do not there."""
+    import sys
+
     from .sweeping.grid import AXES, parameters
 
-    return sorted({name for verb in AXES for name in parameters(verb)})
+    switches = {
+        f"--{name.replace('_', '-')}"
+        for verb in AXES
+        for name, p in parameters(verb).items()
+        if p.annotation is bool
+    }
+    words = sys.argv[1:]
+    for i, (word, after) in enumerate(zip(words, [*words[1:], "--"], strict=True)):
+        if word.replace("_", "-") in switches and after.startswith("--"):
+            sys.argv[i + 1] = f"{word}=true"
+    run(sweep, None, flags)
+
+
+def _overview(swept: "Sweep", command: str) -> tuple[Path, str]:
+    """The overview, and why it could not be written if so: a full disk is no reason to crash."""
+    from .sweeping.overview import INDEX, write_overview
+
+    try:
+        return write_overview(swept, command), ""
+    except MechheadsError as error:
+        return swept.out / INDEX, str(error)
 
 
 def _command(given: dict[str, object]) -> str:
     import shlex
 
     words = ["python", "-m", "mechheads.sweep"]
-    names = ("verbs", "tasks", "models", "methods", "seeds", "config")
-    for name in names:
-        if given[name]:
-            words += [f"--{name}", str(given[name])]
+    names = ("verbs", "tasks", "models", "methods", "seeds", "config", "cpus")
     options = given["options"]
     assert isinstance(options, dict)
-    for name, value in options.items():
-        words += [f"--{name.rstrip('_').replace('_', '-')}", str(value)]
+    for name, value in ({name: given[name] for name in names} | options).items():
+        if value:
+            words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(words)
 
 
 if __name__ == "__main__":
-    run(sweep, None, flags)
+    main()

@@ -1,5 +1,8 @@
-"""Every notebook runs from top to bottom, with few prompts, and its stored outputs are small."""
+"""Every notebook runs with few prompts, uses public names, and its stored outputs are small."""
 
+import ast
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -15,6 +18,62 @@ FEW = {
     "05_filler_tokens": "N, LENGTH = 8, 12",
     "06_your_own_model_and_task": "",
 }
+
+
+OURS = ("mechheads", "tasks", "circuits")
+LONGEST = 180  # seconds of a full-size run
+
+
+def code_of(name: str) -> ast.Module:
+    """All code cells of a notebook together."""
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
+    return ast.parse("\n".join(c.source for c in notebook.cells if c.cell_type == "code"))
+
+
+def names_of_ours(code: ast.Module) -> set[tuple[str, str]]:
+    """(module, name) of whatever is imported from our packages or used as an attribute of one."""
+    found = set()
+    for node in ast.walk(code):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {(str(node.module), alias.name) for alias in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found |= {(node.value.id, node.attr)}
+    return {(module, name) for module, name in found if module.partition(".")[0] in OURS}
+
+
+def is_public(module: str, name: str) -> bool:
+    """In the module's __all__ where it has one or a module below it, and without underscores."""
+    if any(part.startswith("_") for part in (*module.split("."), name)):
+        return False
+    home = import_module(module)
+    listed = getattr(home, "__all__", [n for n in vars(home) if not n.startswith("_")])
+    below = hasattr(home, "__path__") and find_spec(f"{module}.{name}") is not None
+    return not name or name in listed or below
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_notebook_uses_public_names_only(name):
+    used = names_of_ours(code_of(name))
+    assert used
+    assert [pair for pair in sorted(used) if not is_public(*pair)] == []
+
+
+def test_what_is_not_listed_or_has_an_underscore_is_not_public():
+    assert is_public("mechheads", "load")
+    assert is_public("mechheads.masking", "quality")
+    assert not is_public("mechheads", "_HOMES")
+    assert not is_public("mechheads", "import_module")
+    assert not is_public("mechheads.discover", "_task_has")
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_full_size_run_took_less_than_three_minutes(name):
+    stored = nbformat.read(FOLDER / f"{name}.ipynb", 4).metadata.get("mechheads", {})
+    if "seconds" not in stored:
+        pytest.skip("its full-size run was not timed")
+    assert stored["seconds"] < LONGEST
 
 
 def test_every_notebook_is_here():

@@ -1,126 +1,217 @@
 """Runs cells, each into a folder of its own: what is there and whole is not run again.
 
 A sweep's folder:
-- cells/NAME/RUN      the run folder of each finished cell;
-- failed/NAME.txt     the error of each cell that failed, until it succeeds;
-- log.txt             a line per cell that was run, with its time;
-- index.html          the overview.
+- cells/NAME/RUN            the run folder of each finished cell;
+- cells/NAME/inputs.json    the digests of the files that it read; when they change it runs again;
+- failed/NAME.txt           the error of each cell that failed, until it succeeds;
+- log.txt                   a line per cell that was run, with its time;
+- index.html, sweep.json    the overview.
 """
 
 import contextlib
 import io
+import json
 import shutil
+import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from ..errors import MechheadsError
 from ..kept import keeping_models
-from ..outputs import write_text
-from ..progress import bar
-from ..runs import read_run
+from ..outputs import prepare, write_text
+from ..progress import bar, watched
+from ..runs import Record, read_run
 from .grid import Cell
 
-CELLS, FAILED, LOG = "cells", "failed", "log.txt"
+CELLS, FAILED, LOG, LOCK, INPUTS = "cells", "failed", "log.txt", ".lock", "inputs.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run of a finished cell."""
+
+    folder: Path
+    record: Record
 
 
 @dataclass(frozen=True)
 class Done:
-    """A cell that has ended: its error, or None."""
+    """A cell that has ended: with an error or with a run."""
 
     cell: Cell
     error: str | None
     seconds: float
+    run: Run | None = None
 
 
-# Runs cells and gives each as it ends.
-Runner = Callable[[list[Cell], Path], Iterator[Done]]
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep's folder and cells, with the runs and the errors of those that have ended."""
+
+    out: Path
+    cells: Sequence[Cell]
+    runs: dict[Cell, Run]
+    errors: dict[Cell, str]
 
 
-def finished(out: Path, cell: Cell) -> Path | None:
-    """The cell's run folder, if it is there and whole."""
+# Runs cells and gives each as it ends; in between, numbers: how many are running.
+Runner = Callable[[list[Cell], Path], Iterator[Done | int]]
+
+
+@contextlib.contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keeps other sweeps out of the folder until this one, or its process, has ended."""
+    import fcntl
+
+    with contextlib.ExitStack() as stack:
+        try:
+            stream = stack.enter_context((out / LOCK).open("a"))
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MechheadsError(
+                f"another sweep is writing to {out}. Wait for it, or choose another --out."
+            ) from None
+        except OSError as error:
+            raise MechheadsError(f"cannot lock {out / LOCK} ({error.strerror}).") from None
+        yield
+
+
+def finished(out: Path, cell: Cell) -> Run | None:
+    """The cell's run, if it is there and whole, and made of the same inputs."""
     place = out / CELLS / cell.name
-    for folder in sorted(place.glob("[!.]*")) if place.is_dir() else ():
+    if not place.is_dir() or _inputs(place) != dict(cell.inputs):
+        return None
+    for folder in sorted(place.glob("[!.]*/")):
         with contextlib.suppress(MechheadsError):
-            read_run(folder, cell.verb)
-            return folder
+            return Run(folder, read_run(folder, cell.verb))
     return None
 
 
+def look(cells: Sequence[Cell], out: Path) -> Sweep:
+    """What is there of a sweep; what killed runs and other sweeps left behind is removed."""
+    for part in (CELLS, FAILED):
+        prepare(out / part)
+    runs = {cell: run for cell in cells if (run := finished(out, cell))}
+    left = {f"{cell.name}.txt": cell for cell in cells if cell not in runs}
+    for cell in left.values():
+        shutil.rmtree(out / CELLS / cell.name, ignore_errors=True)
+    errors = {}
+    for note in (out / FAILED).iterdir():
+        if note.name in left:
+            errors[left[note.name]] = note.read_text(encoding="utf-8").strip()
+        else:
+            note.unlink(missing_ok=True)
+    return Sweep(out, cells, runs, errors)
+
+
+def complete(sweep: Sweep, runner: Runner, quiet: bool) -> None:
+    """Run the cells that are not finished, and add what becomes of them to the sweep."""
+    left = [cell for cell in sweep.cells if cell not in sweep.runs]
+    total, running, failed = len(sweep.cells), 0, 0
+    with bar(total, "Cells", quiet, initial=total - len(left)) as progress:
+        for event in runner(left, sweep.out):
+            if isinstance(event, Done):
+                line = _take(sweep, event)
+                failed += event.cell in sweep.errors
+                progress.update()
+                if not quiet and not watched():
+                    sys.stderr.write(f"{len(sweep.runs)} of {total} done: {line}\n")
+            else:
+                running = event
+            progress.set_postfix(running=running, failed=failed)
+
+
 def run_cell(cell: Cell, out: Path) -> Done:
-    """Run one cell here; what a killed run left behind is removed first."""
+    """Run one cell here, unless it is finished: Ray may try again what had ended."""
     start = time.monotonic()
+    run, error = finished(out, cell), None
+    if run is not None:
+        return Done(cell, None, 0.0, run)
     place = out / CELLS / cell.name
-    error = None
     try:
         shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        if cell.inputs:
+            write_text(place / INPUTS, json.dumps(dict(cell.inputs), indent=1) + "\n")
         verb = getattr(import_module(f"mechheads.{cell.verb}"), cell.verb)
         with contextlib.redirect_stdout(io.StringIO()):
             verb(**dict(cell.settings), out=str(place), quiet=True)
-        if finished(out, cell) is None:
-            error = "it left no run folder that can be read"
+        run = finished(out, cell)
+        error = None if run else "it left no run folder that can be read"
     except MechheadsError as problem:
         error = str(problem)
     except Exception as problem:  # one cell's bug must not stop the others
         where = traceback.extract_tb(problem.__traceback__)[-1]
         error = f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
-    return Done(cell, error, time.monotonic() - start)
+    return Done(cell, error and " ".join(error.split()), time.monotonic() - start, run)
 
 
-def here(cells: list[Cell], out: Path) -> Iterator[Done]:
-    """One after the other, in this process; models stay loaded between them."""
-    with keeping_models():
-        for cell in cells:
-            yield run_cell(cell, out)
+def here(threads: int | None = None) -> Runner:
+    """One after the other, in this process, with so many threads; models stay loaded."""
+
+    def runner(cells: list[Cell], out: Path) -> Iterator[Done | int]:
+        with keeping_models(), _threads(threads):
+            for cell in cells:
+                yield 1
+                yield run_cell(cell, out)
+
+    return runner
 
 
-def sweep_cells(cells: list[Cell], out: Path, runner: Runner, quiet: bool) -> list[Done]:
-    """Run those that are not finished; gives those that failed."""
-    for folder in (out / CELLS, out / FAILED):
-        folder.mkdir(parents=True, exist_ok=True)
-    left = [cell for cell in cells if finished(out, cell) is None]
-    failed: list[Done] = []
-    with bar(len(cells), "Cells", quiet, initial=len(cells) - len(left)) as progress:
-        for done in runner(left, out):
-            record(out, done)
-            failed += [done] if done.error else []
-            progress.set_postfix(failed=len(failed), refresh=False)
-            progress.update()
-    _forget_others(out, cells)
-    return failed
-
-
-def record(out: Path, done: Done) -> None:
-    """The error of a cell, or that it has none any more, and a line in the log."""
+def record(out: Path, done: Done) -> str:
+    """Note the error of a cell, or that it has none any more; gives its line of the log."""
     note = out / FAILED / f"{done.cell.name}.txt"
-    if done.error:
-        shutil.rmtree(out / CELLS / done.cell.name, ignore_errors=True)
-        write_text(note, f"{done.error}\n")
-    else:
-        note.unlink(missing_ok=True)
     state = f"failed: {done.error}" if done.error else "done"
-    with (out / LOG).open("a", encoding="utf-8") as stream:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        stream.write(f"{stamp} {done.cell.name} {done.seconds:.1f} s {state}\n")
-
-
-def errors(out: Path, cells: Iterable[Cell]) -> dict[str, str]:
-    """The recorded error of every cell that has one, by name."""
-    found: dict[str, Any] = {}
-    for cell in cells:
-        note = out / FAILED / f"{cell.name}.txt"
-        if note.is_file():
-            found[cell.name] = note.read_text(encoding="utf-8").strip()
-    return found
-
-
-def _forget_others(out: Path, cells: list[Cell]) -> None:
-    """Errors of cells that are finished now or belong to no cell of this sweep."""
-    names = {cell.name for cell in cells if finished(out, cell) is None}
-    for note in (out / FAILED).glob("*.txt"):
-        if note.stem not in names:
+    line = f"{done.cell.name} {done.seconds:.1f} s {state}"
+    try:
+        if done.error:
+            shutil.rmtree(out / CELLS / done.cell.name, ignore_errors=True)
+            write_text(note, f"{done.error}\n")
+        else:
             note.unlink(missing_ok=True)
+        with (out / LOG).open("a", encoding="utf-8") as stream:
+            stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+    except OSError as error:
+        raise MechheadsError(f"cannot write to {out} ({error.strerror}).") from None
+    return line
+
+
+def _take(sweep: Sweep, done: Done) -> str:
+    """Add what became of a cell; one that cannot be noted, on a full disk, counts as failed."""
+    error, run = done.error, done.run
+    try:
+        line = record(sweep.out, done)
+    except MechheadsError as problem:
+        error = error or str(problem)
+        line = f"{done.cell.name} failed: {error}"
+    sweep.errors.pop(done.cell, None)
+    if error:
+        sweep.errors[done.cell] = error
+    elif run:
+        sweep.runs[done.cell] = run
+    return line
+
+
+def _inputs(place: Path) -> dict[str, str]:
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads((place / INPUTS).read_text(encoding="utf-8"))
+    return {}
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    if count is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -7,115 +7,169 @@ that dies takes its cell with it, which Ray then runs again elsewhere.
 import logging
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import methods
 from ..errors import MechheadsError
 from ..kept import keep_models
-from .cells import Done, Runner, run_cell
+from .cells import CELLS, Done, Runner, finished, run_cell
 from .grid import Cell
 
-if TYPE_CHECKING:
-    from ..effects import HeadEffects
+
+@dataclass(frozen=True)
+class Desk:
+    """What a worker works with: the sweep's folder, the folder of relative paths, threads."""
+
+    out: Path
+    cwd: Path
+    threads: int
 
 
-def on_cluster(address: str, cpus: float, gpus: float, split: bool = False) -> Runner:
+def on_cluster(address: str, cpus: float = 1.0, gpus: float = 0.0, split: bool = False) -> Runner:
     """A runner on a cluster: `local` starts one on this machine, else the address of one.
 
-    With `split`, the layers of a discover cell that patches are shared among the workers.
+    With `split`, the layers of a discover cell that patches are shared among the workers: the
+    patching, not the curve.
     """
     ray = find_ray()
 
-    def runner(cells: list[Cell], out: Path) -> Iterator[Done]:
-        _connect(ray, address)
-        worker = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=5)
-        manager = ray.remote(num_cpus=0, max_retries=5)(_share)
-        place, threads = str(out.resolve()), max(1, int(cpus))
-        waiting = {}
-        for cell in cells:
-            if split and _can_share(cell):
-                ref = manager.remote(worker(_layer), worker(_run), cell, place, threads)
-            else:
-                ref = worker(_run).remote(cell, place, threads)
-            waiting[ref] = cell
+    def runner(cells: list[Cell], out: Path) -> Iterator[Done | int]:
+        ours = _connect(ray, address)
+        waiting: dict[Any, Cell] = {}
         try:
+            _check_room(ray.nodes(), cpus, gpus)
+            worker = ray.remote(**worker_options(cpus, gpus))
+            run, layer = worker(_run), worker(_layer)
+            manager = ray.remote(num_cpus=0, max_retries=5)(_share)
+            desk = Desk(out.resolve(), Path.cwd(), max(1, int(cpus)))
+            for cell in cells:
+                if split and _can_share(cell):
+                    waiting[manager.remote(layer, run, cell, desk)] = cell
+                else:
+                    waiting[run.remote(cell, desk)] = cell
             while waiting:
-                (ready,), _ = ray.wait(list(waiting), num_returns=1)
-                cell = waiting.pop(ready)
-                try:
-                    yield ray.get(ready)
-                except ray.exceptions.RayError as error:
-                    first = str(error).strip().splitlines()[0]
-                    yield Done(cell, f"the cluster gave it up ({first})", 0.0)
+                yield _running(out, waiting.values())
+                ready, _ = ray.wait(list(waiting), num_returns=1, timeout=2)
+                for ref in ready:
+                    yield _ended(ray, ref, waiting.pop(ref), out)
         finally:
             for ref in waiting:
                 ray.cancel(ref, force=True)
-            if address == "local":
+            if ours:
                 ray.shutdown()
 
     return runner
 
 
-def _run(cell: Cell, out: str, threads: int, effects: "HeadEffects | None" = None) -> Done:
+def worker_options(cpus: float, gpus: float) -> dict[str, Any]:
+    """What Ray is asked for; it would end a worker with GPUs, and its models, after each cell."""
+    return {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 5, "max_calls": 0}
+
+
+def find_ray() -> Any:
+    """The library, or an error that says how to get it."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise MechheadsError(
+            "--cluster needs Ray, which is not installed. Run: pip install 'mechheads[cluster]'"
+        ) from None
+    return ray
+
+
+def _run(cell: Cell, desk: Desk, known: methods.Given | None = None) -> Done:
     """In a worker, which keeps the models it has loaded."""
-    _prepare(threads)
-    with methods.given(effects) if effects is not None else nullcontext():
-        return run_cell(cell, Path(out))
+    _prepare(desk)
+    with methods.given(known) if known is not None else nullcontext():
+        return run_cell(cell, desk.out)
 
 
-def _layer(cell: Cell, layer: int | None, threads: int) -> Any:
+def _layer(cell: Cell, layer: int | None, desk: Desk) -> Any:
     """In a worker: the effects of a layer's heads; without a layer, how many there are."""
     from ..discover import patch_layer
 
-    _prepare(threads)
+    _prepare(desk)
     return patch_layer(layer, dict(cell.settings))
 
 
-def _share(layer: Any, run: Any, cell: Cell, out: str, threads: int) -> Done:
+def _share(layer: Any, run: Any, cell: Cell, desk: Desk) -> Done:
     """A discover cell whose layers are patched by many workers; one of them does the rest."""
     ray = find_ray()
+    if (found := finished(desk.out, cell)) is not None:
+        return Done(cell, None, 0.0, found)
     try:
-        count = ray.get(layer.remote(cell, None, threads))
-        parts = ray.get([layer.remote(cell, i, threads) for i in range(count)])
+        count = ray.get(layer.remote(cell, None, desk))
+        parts = ray.get([layer.remote(cell, i, desk) for i in range(count)])
     except ray.exceptions.RayTaskError as error:
-        return Done(cell, str(error.cause), 0.0)
-    whole = replace(parts[0], values=sum(part.values for part in parts))
-    return ray.get(run.remote(cell, out, threads, whole))
+        return Done(cell, " ".join(str(error.cause).split()), 0.0)
+    values = sum(part.effects.values for part in parts)
+    whole = replace(parts[0], effects=replace(parts[0].effects, values=values))
+    return ray.get(run.remote(cell, desk, whole))
+
+
+def _ended(ray: Any, ref: Any, cell: Cell, out: Path) -> Done:
+    """What became of a cell; its run may be whole though its worker has died."""
+    try:
+        return ray.get(ref)
+    except ray.exceptions.RayError as error:
+        found = finished(out, cell)
+        why = f"the cluster gave it up ({_first_line(error)})"
+        return Done(cell, None if found else why, 0.0, found)
+
+
+def _running(out: Path, cells: Iterable[Cell]) -> int:
+    """How many have begun: a cell's folder is made when it starts."""
+    return sum((out / CELLS / cell.name).is_dir() for cell in cells)
 
 
 def _can_share(cell: Cell) -> bool:
     return cell.verb == "discover" and dict(cell.settings).get("method", "patch") == "patch"
 
 
-def _prepare(threads: int) -> None:
+def _prepare(desk: Desk) -> None:
     import torch
 
-    torch.set_num_threads(threads)
+    with suppress(OSError):  # a node that lacks the folder can still do cells without such paths
+        os.chdir(desk.cwd)
+    torch.set_num_threads(desk.threads)
     keep_models()
 
 
-def _connect(ray: Any, address: str) -> None:
+def _check_room(nodes: Iterable[dict[str, Any]], cpus: float, gpus: float) -> None:
+    """Ray would wait for ever for a node that is large enough."""
+    there = [
+        (node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
+        for node in nodes
+        if node["Alive"]
+    ]
+    if not any(cpus <= has_cpus and gpus <= has_gpus for has_cpus, has_gpus in there):
+        listed = "; ".join(f"{has_cpus:g} and {has_gpus:g}" for has_cpus, has_gpus in there)
+        raise MechheadsError(
+            f"a cell asks for {cpus:g} CPUs and {gpus:g} GPUs, the cluster's nodes have {listed}. "
+            "Ask for less with --cpus and --gpus, or add a node."
+        )
+
+
+def _connect(ray: Any, address: str) -> bool:
+    """Whether the connection is ours to end."""
     if ray.is_initialized():
-        return
+        return False
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address not in ("local", "auto"):
         _reach(address)
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    options = {"include_dashboard": False} if address == "local" else {}
     try:
-        if address == "local":
-            ray.init(include_dashboard=False, **options)
-        else:
-            ray.init(address=address, **options)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
         raise MechheadsError(
-            f"no Ray cluster at {address} ({first}). Start one with `ray start --head` and give "
-            "its address, or --cluster local."
+            f"no Ray cluster at {address} ({_first_line(error)}). Start one with "
+            "`ray start --head` and give its address, or --cluster local."
         ) from None
+    return True
 
 
 def _reach(address: str) -> None:
@@ -130,12 +184,5 @@ def _reach(address: str) -> None:
         ) from None
 
 
-def find_ray() -> Any:
-    """The library, or an error that says how to get it."""
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise MechheadsError(
-            "--cluster needs Ray, which is not installed. Run: pip install 'mechheads[cluster]'"
-        ) from None
-    return ray
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -15,37 +15,42 @@ from typing import Any
 from ..errors import MechheadsError, unknown
 from ..prompts import read
 
-# What a verb calls the four axes of a grid. compare takes the first two models and all tasks.
-AXES: Mapping[str, Mapping[str, str]] = {
+# What a verb calls the four axes of a grid. compare takes two models and all tasks in one cell.
+AXES: dict[str, Mapping[str, str]] = {
     "discover": {"task": "task", "model": "model", "method": "method", "seed": "seed"},
     "gate": {"task": "task", "model": "model", "seed": "seed"},
     "mask": {"task": "tasks", "model": "model", "method": "method", "seed": "seed"},
     "prefix": {"task": "task", "model": "models", "seed": "seed"},
     "compare": {"method": "method", "seed": "seed"},
 }
-LISTS = {"tasks": "task", "models": "model", "methods": "method", "seeds": "seed"}
+# Models first: cells that follow each other then share one that is loaded.
+LISTS = {"models": "model", "tasks": "task", "methods": "method", "seeds": "seed"}
+# Arguments that say what a cell is about, and come first in its name.
+TASKS, MODELS = ("task", "tasks"), ("model", "models", "standard", "sparse")
+LEADING = (*TASKS, *MODELS, "method", "seed")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a verb and what it is called with."""
+    """One run: a verb, what it is called with, and the digests of the files that it reads."""
 
     verb: str
     settings: tuple[tuple[str, Any], ...]
+    inputs: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
         """A folder name: what the cell is, and a hash of all its settings."""
         values = [str(value) for _, value in self.settings]
         words = [re.sub(r"[^\w.]+", "_", Path(value).name).strip("_.")[:24] for value in values]
-        text = json.dumps([self.verb, *self.settings], default=str)
+        text = json.dumps([self.verb, *sorted(self.settings)], default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return "-".join([self.verb, *filter(None, words[:4]), digest])[:120]
+        return "-".join(["-".join([self.verb, *filter(None, words[:4])])[:110], digest])
 
     @property
     def label(self) -> str:
         """For a table."""
-        return ", ".join(f"{name} {value}" for name, value in self.settings)
+        return ", ".join(f"{name} {value}" for name, value in self.settings) or self.verb
 
 
 def from_flags(
@@ -55,18 +60,18 @@ def from_flags(
 
     An axis that was not given stays at the verb's default.
     """
-    cells: list[Cell] = []
-    known = set()
     for verb in verbs:
         if verb not in AXES:
             raise unknown("verb", verb, AXES)
-        own = set(parameters(verb))
-        known |= own
-        given = {key: value for key, value in common.items() if key in own}
-        cells += _combined(verb, axes, given)
-    for key in common:
-        if key not in known:
-            raise MechheadsError(f"unknown flag --{key}: none of {', '.join(verbs)} has it.")
+    for key in (*common, *axes):
+        if not any(_takes(verb, key) if key in axes else known(verb, key) for verb in verbs):
+            flag = f"--{key.replace('_', '-')}"
+            raise MechheadsError(f"unknown flag {flag}: none of {', '.join(verbs)} has it.")
+    cells: list[Cell] = []
+    for verb in verbs:
+        own = {name: values for name, values in axes.items() if _takes(verb, name)}
+        given = {name: v for key, v in common.items() if (name := known(verb, key))}
+        cells += _combined(verb, own, given)
     return list(dict.fromkeys(cells))
 
 
@@ -86,56 +91,86 @@ def from_file(path: str) -> list[Cell]:
         )
     cells: list[Cell] = []
     for i, table in enumerate(tables, start=1):
-        if not isinstance(table, dict) or table.get("verb") not in AXES:
-            raise MechheadsError(
-                f"{file}, grid {i}: verb is one of {', '.join(AXES)}, got {table.get('verb')!r}."
-            )
-        rest = {key: value for key, value in table.items() if key != "verb"}
-        own = parameters(table["verb"])
-        # A list is an axis; gate's number of seeds is a setting of its own.
-        axes = {
-            name: rest.pop(name)
-            for name in LISTS
-            if name in rest and (isinstance(rest[name], list) or name not in own)
-        }
-        for name, values in axes.items():
-            if not isinstance(values, list) or not values:
-                raise MechheadsError(f'{file}, grid {i}: {name} takes a list such as ["a"].')
-        for key in rest:
-            if key not in own:
-                raise MechheadsError(f"{file}, grid {i}: {table['verb']} has no setting {key}.")
-        cells += _combined(table["verb"], axes, rest)
+        try:
+            cells += _from_table(table)
+        except MechheadsError as error:
+            raise MechheadsError(f"{file}, grid {i}: {error}") from None
     return list(dict.fromkeys(cells))
 
 
-def parameters(verb: str) -> Mapping[str, inspect.Parameter]:
+def parameters(verb: str) -> dict[str, inspect.Parameter]:
     """What a verb can be called with, where and how to write aside."""
-    function = getattr(import_module(f"mechheads.{verb}"), verb)
-    named = inspect.signature(function).parameters
     return {
         name: p
-        for name, p in named.items()
+        for name, p in _signature(verb).items()
         if p.kind is not p.VAR_KEYWORD and name not in ("out", "quiet")
     }
+
+
+def options(verb: str) -> list[str]:
+    """The tasks' and methods' own options, if the verb takes them."""
+    if not any(p.kind is p.VAR_KEYWORD for p in _signature(verb).values()):
+        return []
+    return import_module(f"mechheads.{verb}").flags()
+
+
+def known(verb: str, key: str) -> str | None:
+    """The verb's argument or option behind a flag: --lambda is lambda_ in Python."""
+    own = parameters(verb)
+    named = (name for name in (key, f"{key}_") if name in own)
+    return next(named, key if key in options(verb) else None)
+
+
+def _from_table(table: Any) -> list[Cell]:
+    verb = table.get("verb") if isinstance(table, dict) else table
+    if not isinstance(verb, str) or verb not in AXES:
+        raise MechheadsError(f"verb is one of {', '.join(AXES)}, got {verb!r}.")
+    rest = {key: value for key, value in table.items() if key != "verb"}
+    own = parameters(verb)
+    # A list is an axis; gate's number of seeds is a setting of its own.
+    axes = {
+        name: rest.pop(name)
+        for name in LISTS
+        if name in rest and (isinstance(rest[name], list) or name not in own)
+    }
+    for name, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise MechheadsError(f'{name} takes a list such as ["a"].')
+        if not _takes(verb, name):
+            raise MechheadsError(f"{verb} has no {name}.")
+    given = {}
+    for key, value in rest.items():
+        name = known(verb, key)
+        if name is None:
+            raise MechheadsError(f"{verb} has no setting {key}.")
+        given[name] = value
+    return _combined(verb, axes, given)
+
+
+def _takes(verb: str, axis: str) -> bool:
+    return verb == "compare" or LISTS[axis] in AXES[verb]
 
 
 def _combined(
     verb: str, axes: Mapping[str, Sequence[Any]], common: Mapping[str, Any]
 ) -> list[Cell]:
     own = parameters(verb)
-    fixed: dict[str, Any] = {}
-    if verb == "compare":
-        fixed = _sides(axes)
+    fixed = _sides(axes) if verb == "compare" else {}
     used = {
-        AXES[verb][LISTS[name]]: values
-        for name, values in axes.items()
-        if values and LISTS[name] in AXES[verb]
+        AXES[verb][single]: axes[name]
+        for name, single in LISTS.items()
+        if axes.get(name) and single in AXES[verb]
     }
+    for name in common:
+        if name in used or name in fixed:
+            raise MechheadsError(f"{name} is given as an axis too. Give it once.")
+    order = [*(name for name in own if name in LEADING), *own, *sorted(options(verb))]
     cells = []
     for values in itertools.product(*used.values()):
         settings = fixed | dict(zip(used, values, strict=True)) | dict(common)
         typed = {
-            name: read(value, own[name].annotation, f"--{name}") for name, value in settings.items()
+            name: read(settings[name], own[name].annotation if name in own else str, f"--{name}")
+            for name in sorted(settings, key=order.index)
         }
         cells.append(Cell(verb, tuple(typed.items())))
     return cells
@@ -148,3 +183,7 @@ def _sides(axes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     sides = dict(zip(("standard", "sparse"), models, strict=False))
     tasks = axes.get("tasks") or ()
     return sides | ({"tasks": ",".join(map(str, tasks))} if tasks else {})
+
+
+def _signature(verb: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(getattr(import_module(f"mechheads.{verb}"), verb)).parameters

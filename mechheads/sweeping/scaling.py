@@ -1,34 +1,57 @@
 """How much faster two workers are than one on a sweep of equal cells."""
 
 import logging
-import math
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..benchmark import Timing
 from ..errors import MechheadsError
 from ..progress import say
-from .cells import sweep_cells
+from .cells import complete, look
 from .cluster import find_ray, on_cluster
 from .grid import Cell, from_flags
 
 
-def compare_workers(count: int, quiet: bool) -> Timing:
+@dataclass(frozen=True)
+class Scaling:
+    """Seconds of the same cells with one worker and with two."""
+
+    cells: int
+    one: float
+    two: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster two workers are."""
+        return self.one / self.two
+
+    @property
+    def table(self) -> str:
+        """A line of titles and one of numbers."""
+        titles = ("cells", "1 worker, s", "2 workers, s", "ratio")
+        values = (str(self.cells), f"{self.one:.1f}", f"{self.two:.1f}", f"{self.ratio:.2f} x")
+        widths = [max(map(len, both)) for both in zip(titles, values, strict=True)]
+        return "\n".join(
+            "  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True))
+            for row in (titles, values)
+        )
+
+
+def compare_workers(count: int, quiet: bool) -> Scaling:
     """So many discover cells on a local Ray cluster of one worker and of two, one CPU each.
 
     Workers have imported everything before the clock starts.
     """
-    seconds = [_timed(workers, count, quiet) for workers in (1, 2)]
-    what = f"sweep of {count} cells, 2 workers against 1"
-    return Timing("mini", what, 2, seconds[0], seconds[1], math.nan, math.nan)
+    return Scaling(count, *(_timed(workers, count, quiet) for workers in (1, 2)))
 
 
 def _timed(workers: int, count: int, quiet: bool) -> float:
     ray: Any = find_ray()
     say(f"sweep, {workers} workers ...", quiet)
     ray.init(
+        address="local",
         num_cpus=workers,
         include_dashboard=False,
         log_to_driver=False,
@@ -51,6 +74,7 @@ def _cells(seeds: range, n: str) -> list[Cell]:
 
 
 def _sweep(cells: list[Cell], out: Path) -> None:
-    failed = sweep_cells(cells, out, on_cluster("auto", 1.0, 0.0), True)
-    if failed:
-        raise MechheadsError(f"a cell of the benchmark failed: {failed[0].error}")
+    sweep = look(cells, out)
+    complete(sweep, on_cluster("local"), True)
+    for error in sweep.errors.values():
+        raise MechheadsError(f"a cell of the benchmark failed: {error}")

@@ -1,0 +1,47 @@
+"""What cells read besides their settings: a cell whose files have changed is to be run again."""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from .. import sources
+from ..errors import MechheadsError
+from .grid import MODELS, TASKS, Cell, parameters
+
+
+def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with the digests of their task files and models' weights, each file read once.
+
+    A model of the hub is told by its name alone.
+    """
+    digests: dict[tuple[str, bool], str] = {}
+    made = []
+    for cell in cells:
+        given = {name: p.default for name, p in parameters(cell.verb).items()} | dict(cell.settings)
+        found = {}
+        for name in (*TASKS, *MODELS):
+            for part in str(given.get(name, "")).split(","):
+                key = part.strip(), name in MODELS
+                if key not in digests:
+                    digests[key] = _digest(*key)
+                if digests[key]:
+                    found[key[0]] = digests[key]
+        made.append(replace(cell, inputs=tuple(sorted(found.items()))))
+    return made
+
+
+def _digest(name: str, model: bool) -> str:
+    """SHA-256 of the files behind a name; empty where there are none on this machine."""
+    digest = hashlib.sha256()
+    files: list[Path] = []
+    with suppress(MechheadsError, OSError):
+        path = Path(name).expanduser()
+        here = path.is_dir() or name in (*sources.embedded(), *sources.FETCHABLE)
+        files = sources.find(name, quiet=True).files if model and here else [path]
+        for file in files:
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        return digest.hexdigest() if files else ""
+    return ""
