@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,18 @@ from .progress import say
 from .prompts import LEAST, check_prompts, read_list
 
 if TYPE_CHECKING:
+    from circuits.circuit import Circuit
+
     from .gating import Recipe
-    from .gating.contrast import Contrast, Side
+    from .gating.contrast import Contrast, Side, Trial
     from .gating.report import Cell
     from .models import Model
-    from .prompts import Prompts
+    from .prompts import Pair, Prompts
 
 USUAL, USUAL_TEST = 96, 32  # prompts that gates are fitted to, and that test them
+UNUSED = ("task", "rates", "k", "points", "no_patching")  # by contrastive gating
+# What is left out of the fit; what is fitted to retain and to forget; what tests both.
+Plan = tuple[str, list["Format"], list["Format"], "Format", "Format"]
 
 
 def gate(
@@ -66,7 +72,8 @@ def gate(
         model: mini, mini-sparse, smollm2, a model directory, a hub id, or a comma list of them
         seeds: fits from different random gates
         n: prompts that the gates are fitted to; default: 96, or what a task has less --test
-        test: prompts that test them; default: 32, or a quarter of a small task
+        test: prompts that test them, about other things; default: 32, or what --n leaves, or a
+            quarter of a small task
         seed: of the prompts, their order and the first gates
         split: test, train (what our embedded models have seen) or all
         lambda_: how hard gates are pulled open and shut
@@ -74,7 +81,7 @@ def gate(
         rates: learning rates of the free fit, the first and the last
         pulled_rates: learning rates of the pulled fits, the first and the last
         batch: prompts in an update; default: 64, on a CPU 8
-        clip: logits of gates stay between this and its negative
+        clip: the logit at which the pull ends, and its negative
         k: how many heads the ablation curves shut
         points: measure only so many points of these curves; default: every k
         no_patching: do not compare with exact patching, which costs a pass per head
@@ -92,6 +99,8 @@ def gate(
     names, models = read_list(task, str, "--task"), read_list(model, str, "--model")
     contrasts = read_contrasts(retain, forget, family)
     check(names, models, n, test, split, options, contrasts)
+    if contrasts:
+        check_contrast(settings, options)
     free, pulled = _two(rates, "--rates"), _two(pulled_rates, "--pulled-rates")
     for name in models:
         sources.find(name, quiet=quiet)
@@ -106,13 +115,10 @@ def gate(
     recipe.check()
     grid(1000, k, points)
     if contrasts:
-        sentence = _contrast(models[0], contrasts, recipe, settings, folder, quiet)
-        print(f"{sentence}\n{folder / REPORT}")
-        return
-    cells = _cells(names, models, options, recipe, settings, folder, quiet)
-    for cell in cells:
-        print("\n".join([cell.sentence, *(f"Warning: {w}" for w in cell.headline["warnings"])]))
-    print(folder / REPORT)
+        said = _contrast(models[0], contrasts, recipe, settings, folder, quiet)
+    else:
+        said = _cells(names, models, options, recipe, settings, folder, quiet)
+    print("\n".join([*said, str(folder / REPORT)]))
 
 
 @dataclass(frozen=True)
@@ -128,27 +134,33 @@ class Format:
         listed = "+".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.task}:{listed}" if listed else self.task
 
+    @property
+    def meaning(self) -> tuple[Any, ...]:
+        """The task with all its options as it reads them, or an error."""
+        import tasks
 
-def read_contrasts(
-    retain: str | None, forget: str | None, family: str | None
-) -> list[tuple[str, list[Format], list[Format], Format, Format]]:
-    """Trials: the task that is left out, what is fitted for both sides, what is tested for both."""
+        given = tasks.check(self.task, None, "all", dict(self.options))
+        own = {} if tasks.is_file(self.task) else tasks.TASKS[self.task].options
+        return self.task, *sorted(({name: p.default for name, p in own.items()} | given).items())
+
+
+def read_contrasts(retain: str | None, forget: str | None, family: str | None) -> list[Plan]:
+    """A trial of two tasks, or one for every task of a family that is left out."""
     if retain is None and forget is None and family is None:
         return []
     if retain is None or forget is None:
         raise MechheadsError("contrastive gating takes both --retain and --forget.")
     if family is None:
         kept, lost = _format(retain, "--retain"), _format(forget, "--forget")
-        if kept.name == lost.name:
-            raise MechheadsError(f"--retain and --forget are the same, {kept.name}.")
+        _check_apart(kept, lost)
         return [("", [kept], [lost], kept, lost)]
     tasks = [_format(text, "--family") for text in read_list(family, str, "--family")]
-    if len({t.name for t in tasks}) < max(2, len(tasks)):
+    if len({t.meaning for t in tasks}) < max(2, len(tasks)):
         raise MechheadsError(f"--family takes two or more different tasks, got {family}.")
     changes = [_options(text, flag) for text, flag in ((retain, "--retain"), (forget, "--forget"))]
-    if changes[0] == changes[1]:
-        raise MechheadsError(f"--retain and --forget are the same, {retain}.")
     sides = [[Format(t.task, {**t.options, **change}) for t in tasks] for change in changes]
+    for kept, lost in zip(*sides, strict=True):
+        _check_apart(kept, lost)
     return [
         (
             left_out.name,
@@ -173,9 +185,10 @@ def check(
     """What can be wrong is looked at before torch is imported."""
     import tasks
 
-    for flag, listed in (("--task", names), ("--model", models)):
+    shown = [Path(name).stem if tasks.is_file(name) else name for name in names]
+    for flag, listed in (("--task", shown), ("--model", models)):
         if len(set(listed)) < len(listed):
-            raise MechheadsError(f"{flag} names one twice: {','.join(listed)}.")
+            raise MechheadsError(f"{flag} has two of one name: {','.join(listed)}. Rename one.")
     for flag, size in (("--n", n), ("--test", test)):
         check_prompts(flag, LEAST if size is None else size)
     if contrasts:
@@ -189,10 +202,24 @@ def check(
         tasks.check(name, n, split, dict(options))
 
 
+def check_contrast(settings: Mapping[str, Any], options: Mapping[str, str]) -> None:
+    """An error names a flag that contrastive gating would not use."""
+    for name in options:
+        raise MechheadsError(
+            f"contrastive gating takes no --{name.replace('_', '-')}: write it behind the task, "
+            "such as math:shots=2."
+        )
+    for name in UNUSED:
+        if settings[name] != signature(gate).parameters[name].default:
+            raise MechheadsError(
+                f"contrastive gating has no use for --{name.replace('_', '-')}. Leave it out."
+            )
+
+
 def make_prompts(
     model: "Model", task: str, options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> "tuple[Prompts, Prompts]":
-    """Prompts that fit and prompts that test: no pair is in both."""
+    """Prompts that fit and prompts that test: no group is in both."""
     import tasks
 
     from .models import lexicon
@@ -205,18 +232,18 @@ def make_prompts(
         n=wanted,
         seed=settings["seed"],
         split=settings["split"],
-        or_all=n is None,
+        or_all=n is None or test is None,
         **dict(options),
     )
-    tested = test or min(USUAL_TEST, len(made) // 4)
+    tested = test or min(USUAL_TEST, len(made) - n if n else len(made) // 4)
     fitted = n or len(made) - tested
-    if fitted < LEAST or tested < LEAST or len(made) < fitted + tested:
+    sides = made.first(fitted + tested).split_at(fitted)
+    if len(made) < fitted + tested or min(map(len, sides)) < LEAST:
         raise MechheadsError(
             f"{task} has {len(made)} different prompts, too few to fit {n or USUAL} and test "
             f"{test or USUAL_TEST}. Ask for fewer with --n and --test."
         )
-    both = made.first(fitted + tested)
-    return both.split_at(fitted)
+    return sides[0], sides[1].first(tested)
 
 
 def notes() -> str:
@@ -241,17 +268,24 @@ def _cells(
     settings: Mapping[str, Any],
     folder: Path,
     quiet: bool,
-) -> "list[Cell]":
-    """Every task on every model, and the run folder of it all."""
+) -> list[str]:
+    """Every task on every model, the run folder of it all, and the results in words."""
     from .gating.report import write_gating
     from .models import load
     from .provenance import provenance
 
     start = time.monotonic()
     cells, origins, timings = [], {}, {}
-    for name in models:
+
+    def prepare(name: str) -> "tuple[Model, dict[str, tuple[Prompts, Prompts]]]":
         loaded = load(name, device=settings["device"], dtype=settings["dtype"], quiet=quiet)
-        made = {task: make_prompts(loaded, task, options, settings) for task in names}
+        return loaded, {task: _checked(loaded, task, options, settings) for task in names}
+
+    # What is wrong with the last model's prompts should not cost the first one's fits.
+    for name in models[1:]:
+        prepare(name)
+    for name in models:
+        loaded, made = prepare(name)
         for task in names:
             say(f"{task} on {name}", quiet)
             begun = time.monotonic()
@@ -259,23 +293,38 @@ def _cells(
             timings[f"{task} on {name}"] = time.monotonic() - begun
         every = [part for both in made.values() for part in both]
         origins[name] = provenance(loaded, sources.find(name, quiet=quiet), every, recipe.seed)
-    headline = {cell.name: cell.headline for cell in cells}
-    single = len(cells) == 1
+    headline = {f"{c.name}: {key}": value for c in cells for key, value in c.headline.items()}
     record = runs.Record(
         "gate",
         settings,
-        cells[0].headline if single else headline,
+        cells[0].headline if len(cells) == 1 else headline,
         origins[models[0]] if len(models) == 1 else origins,
     )
     timings["seconds"] = time.monotonic() - start
 
     def write(place: Path) -> None:
         write_gating(place, cells, record)
-        if single:
-            _write_circuits(place, cells[0])
+        for i, cell in enumerate(cells):
+            _save_circuits(place, _circuits(cell), "" if len(cells) == 1 else f"_{i}")
 
     runs.keep(folder, record, timings, write)
-    return cells
+    return [
+        line
+        for cell in cells
+        for line in (cell.sentence, *(f"Warning: {w}" for w in cell.headline["warnings"]))
+    ]
+
+
+def _checked(
+    model: "Model", task: str, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> "tuple[Prompts, Prompts]":
+    """Prompts whose tokens the model can take."""
+    from .batches import batches
+
+    both = make_prompts(model, task, options, settings)
+    for part in both:
+        list(batches(model, part))
+    return both
 
 
 def _cell(
@@ -306,37 +355,66 @@ def _cell(
     return Cell(found, curves, agreed, masks, judged.warning)
 
 
-def _write_circuits(folder: Path, cell: "Cell") -> None:
-    """The heads that G- and G+ keep, with their soft gates, as circuits."""
+def _circuits(cell: "Cell") -> "dict[str, Circuit]":
+    """All heads with their gates in G- and G+, mean over seeds, by the files' names."""
     from circuits.circuit import Circuit
 
     found = cell.gating
-    for file, gates, what in (
-        ("circuit.json", "minus", "G-, the heads that are needed"),
-        ("circuit_plus.json", "plus", "G+, all heads but those that interfere"),
-    ):
-        heads = found.kept(gates)
-        mean = getattr(found, gates).mean(0)
-        roles = {head: found.role_of(*head) for head in heads}
-        Circuit(
+    heads = found.ranking()
+    roles = {head: role for head in heads if (role := found.role_of(*head))}
+    masks = {
+        "circuit": (found.minus, "G-, the heads that are needed"),
+        "circuit_plus": (found.plus, "G+, all heads but those that interfere"),
+    }
+    return {
+        file: Circuit(
             f"{cell.name}: {what}",
             tuple(heads),
             found.task,
             found.model,
-            {head: role for head, role in roles.items() if role},
-            f"mechheads gate, {len(found.plus)} seeds",
-            {head: round(float(mean[head]), 6) for head in heads},
-        ).save(folder / file)
+            roles,
+            f"mechheads gate, {len(gates)} seeds",
+            {head: float(gates.mean(0)[head]) for head in heads},
+        )
+        for file, (gates, what) in masks.items()
+    }
+
+
+def _contrast_circuit(trial: "Trial", model: str) -> "Circuit":
+    """All heads with their gates, mean over seeds."""
+    from circuits.circuit import Circuit
+
+    mean = trial.gates.mean(0)
+    gates = {divmod(i, mean.shape[1]): gate for i, gate in enumerate(mean.flatten().tolist())}
+    return Circuit(
+        f"retain {trial.retain}, forget {trial.forget}",
+        tuple(sorted(gates, key=lambda head: -gates[head])),
+        trial.retain,
+        model,
+        source=f"mechheads gate, {len(trial.gates)} seeds",
+        gates=gates,
+    )
+
+
+def _save_circuits(folder: Path, soft: "Mapping[str, Circuit]", end: str) -> None:
+    """The soft circuits, and beside each the heads whose gate is 0.5 or more, without gates."""
+    from .gating.roles import LIMIT
+
+    for file, circuit in soft.items():
+        circuit.save(folder / f"{file}_soft{end}.json")
+        heads = tuple(head for head in circuit.heads if circuit.gates[head] >= LIMIT)
+        cut = replace(circuit, name=f"{circuit.name}, cut at {LIMIT}", heads=heads, gates={})
+        cut.save(folder / f"{file}{end}.json")
 
 
 def _contrast(
     name: str,
-    contrasts: list[tuple[str, list[Format], list[Format], Format, Format]],
+    contrasts: list[Plan],
     recipe: "Recipe",
     settings: Mapping[str, Any],
     folder: Path,
     quiet: bool,
-) -> str:
+) -> list[str]:
     """Contrastive gating, its run folder, and the result in words."""
     from .gating.contrast import run_contrasts
     from .gating.report import write_contrast
@@ -349,36 +427,67 @@ def _contrast(
     for _, kept, lost, *tested in contrasts:
         for side in (*kept, *lost, *tested):
             if side.name not in made:
-                made[side.name] = make_prompts(loaded, side.task, side.options, settings)
-    trials = [
-        (left_out, _side(made, kept, kept_test), _side(made, lost, lost_test))
-        for left_out, kept, lost, kept_test, lost_test in contrasts
-    ]
+                made[side.name] = _checked(loaded, side.task, side.options, settings)
+    trials = [(plan[0], *sides_of(plan, made)) for plan in contrasts]
     found = run_contrasts(loaded, trials, recipe, budget=settings["budget"], quiet=quiet)
     sentence = _in_words(found)
     every = [part for both in made.values() for part in both]
     origin = provenance(loaded, sources.find(name, quiet=quiet), every, recipe.seed)
-    headline = {
-        f"{trial.left_out or 'all'}, {side}, {state}": float(value)
-        for trial in found.trials
+    headline: dict[str, Any] = {
+        f"{left_out or 'all'}, {side}, {what}": float(value)
+        for (left_out, *sides), trial in zip(trials, found.trials, strict=True)
         for i, side in enumerate(("retain", "forget"))
-        for state, value in (("before", trial.before[i]), ("after", trial.after[i].mean()))
+        for what, value in (
+            ("prompts fitted", len(sides[i].fitted)),
+            ("before", trial.before[i]),
+            ("after", trial.after[i].mean()),
+        )
     }
+    headline |= {"batch": found.settings["batch"], "warnings": found.warnings}
     record = runs.Record("gate", settings, headline, origin)
     timings = {"seconds": time.monotonic() - start}
-    runs.keep(folder, record, timings, lambda place: write_contrast(place, found, record, sentence))
-    return sentence
+
+    def write(place: Path) -> None:
+        write_contrast(place, found, record, sentence)
+        for i, trial in enumerate(found.trials):
+            soft = {"circuit": _contrast_circuit(trial, found.model)}
+            _save_circuits(place, soft, "" if len(found.trials) == 1 else f"_{i}")
+
+    runs.keep(folder, record, timings, write)
+    return [sentence, *(f"Warning: {words}" for words in found.warnings)]
 
 
-def _side(
-    made: "Mapping[str, tuple[Prompts, Prompts]]", fitted: list[Format], tested: Format
-) -> "Side":
+def sides_of(plan: Plan, made: "Mapping[str, tuple[Prompts, Prompts]]") -> "tuple[Side, Side]":
+    """Both sides of a trial; what is tested on either has been fitted on none."""
     from .gating.contrast import Side
     from .prompts import Prompts
 
-    parts = [made[side.name][0] for side in fitted]
-    pairs = tuple(pair for part in parts for pair in part.pairs)
-    return Side(tested.name, Prompts(tested.name, parts[0].metric, pairs), made[tested.name][1])
+    _, kept, lost, *tests = plan
+    tested = {_about(pair) for test in tests for pair in made[test.name][1].pairs}
+
+    def side(fitted: list[Format], test: Format) -> Side:
+        parts = [made[each.name][0] for each in fitted]
+        pairs = [p for part in parts for p in part.pairs if _about(p) not in tested]
+        if len(pairs) < LEAST:
+            raise MechheadsError(
+                f"{test.name}: {len(pairs)} prompts are left to fit without those about what is "
+                "tested. Ask for more with --n, or for fewer with --test."
+            )
+        return Side(
+            test.name, Prompts(test.name, parts[0].metric, tuple(pairs)), made[test.name][1]
+        )
+
+    return side(kept, tests[0]), side(lost, tests[1])
+
+
+def _about(pair: "Pair") -> str:
+    """What a prompt asks, whatever solved examples stand before it: formats differ in these."""
+    return (pair.group or pair.clean).partition(" after ")[0]
+
+
+def _check_apart(kept: Format, lost: Format) -> None:
+    if kept.meaning == lost.meaning:
+        raise MechheadsError(f"--retain and --forget are the same, {kept.name}.")
 
 
 def _in_words(found: "Contrast") -> str:

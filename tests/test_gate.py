@@ -14,12 +14,14 @@ import tasks
 from circuits.circuit import Circuit
 from circuits.judgement import judge
 from mechheads.errors import MechheadsError
-from mechheads.gate import gate, read_contrasts
+from mechheads.gate import gate, make_prompts, read_contrasts, sides_of
 from mechheads.gating import Gating
-from mechheads.masks import measure_masks
-from mechheads.verification import repeat
+from mechheads.gating.contrast import Contrast
+from mechheads.masks import keep_only, measure_masks
+from mechheads.verification import compare_headlines, repeat
 
 FEW: dict[str, Any] = {"seeds": 2, "updates": 6, "n": 8, "test": 4, "quiet": True}
+SPLIT: dict[str, Any] = {"seed": 0, "split": "test"}
 
 
 @pytest.fixture(scope="module")
@@ -51,29 +53,73 @@ def test_a_run_has_the_promised_tables(run):
     assert result["headline"]["share_facilitation"] == pytest.approx(
         (gates["facilitation"] >= 0.5).mean()
     )
+    assert result["headline"]["batch"] == 8
+    found = Gating.load(run / "gating.safetensors")
+    for i, fit in enumerate(("free", "plus", "minus")):
+        assert result["headline"][f"nll_{fit}"] == pytest.approx(found.nll[i].mean().item())
+    for name in ("rank_correlation", "patching_significant_heads", "welch_t", "welch_p"):
+        assert name in result["headline"]
+    assert "too few to tell" in result["headline"]["warnings"][0]
     assert result["settings"]["lambda_"] == 0.1
     report = (run / "report.html").read_text()
-    for words in ("facilitation", "interference", "What the masks keep", "--task math"):
+    for words in ("facilitation", "What the masks keep", "--task math", "6 updates, batch 8"):
         assert words in report
 
 
-def test_masks_are_circuits(run):
-    found = Gating.load(run / "gating.safetensors")
-    needed, most = (Circuit.load(run / f) for f in ("circuit.json", "circuit_plus.json"))
-    assert set(needed.heads) == set(found.kept("minus"))
-    assert set(most.heads) == set(found.kept("plus"))
-    head = most.heads[0]
-    assert most.gates[head] == pytest.approx(found.plus.mean(0)[head].item(), abs=1e-6)
+@pytest.mark.parametrize(("file", "fit"), [("circuit", "minus"), ("circuit_plus", "plus")])
+def test_masks_are_circuits_soft_and_cut(run, file, fit):
+    gates = getattr(Gating.load(run / "gating.safetensors"), fit).mean(0)
+    soft, cut = (Circuit.load(run / f"{file}{end}.json") for end in ("_soft", ""))
     model = mechheads.load("mini", quiet=True)
     prompts = tasks.make("math", mechheads.lexicon(model), n=4)
-    soft = judge(model, prompts, most, replacement="zero", quiet=True)
-    hard = judge(model, prompts, Circuit("cut", most.heads), replacement="zero", quiet=True)
-    assert soft.faithfulness != hard.faithfulness
-    kept = torch.zeros(1, 4, 8)
-    for layer, head in most.heads:
-        kept[0, layer, head] = most.gates[layer, head]
-    said = measure_masks(model, prompts, kept, replacement="zero", quiet=True)
-    torch.testing.assert_close(soft.values[2], said[0])
+    keep = torch.stack([gates, keep_only(cut.heads, 4, 8)])
+    said = measure_masks(model, prompts, keep, replacement="zero", quiet=True)
+    for circuit, wanted in ((soft, said[0]), (cut, said[1])):
+        judged = judge(model, prompts, circuit, replacement="zero", quiet=True)
+        torch.testing.assert_close(judged.values[2], wanted)
+    assert len(soft) == 32
+    assert not cut.gates
+    assert set(cut.heads) == {tuple(head) for head in (gates >= 0.5).nonzero().tolist()}
+
+
+@pytest.mark.parametrize("task", ["math", "syntax", "common_sense"])
+def test_what_is_tested_shares_no_group_with_what_was_fitted(task):
+    model = mechheads.load("mini", quiet=True)
+    settings = SPLIT | {"n": 40, "test": None}
+    fitted, tested = make_prompts(model, task, {}, settings)
+    assert (len(fitted), len(tested)) == (40, 32)
+    assert not {p.group for p in fitted.pairs} & {p.group for p in tested.pairs}
+
+
+def test_a_small_file_is_divided(tmp_path):
+    model = mechheads.load("mini", quiet=True)
+    pairs = tasks.make("ioi", mechheads.lexicon(model), n=24).pairs
+    file = tmp_path / "own.jsonl"
+    rows = [
+        {"clean": p.clean, "corrupt": p.corrupt, "answer": p.answers, "wrong": p.wrong}
+        for p in pairs
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    for n, sizes in ((None, (18, 6)), (14, (14, 10))):
+        sides = make_prompts(model, str(file), {}, SPLIT | {"n": n, "test": None})
+        assert tuple(map(len, sides)) == sizes
+
+
+def test_no_format_is_fitted_to_what_the_other_tests():
+    model = mechheads.load("mini", quiet=True)
+    (plan,) = read_contrasts("syntax:kind=past+shots=1", "syntax:kind=past+shots=0", None)
+    settings = SPLIT | {"n": 40, "test": 8, "split": "all"}
+    made = {side.name: make_prompts(model, side.task, side.options, settings) for side in plan[3:]}
+
+    def words(prompts: Any) -> set[str]:
+        return {pair.group.partition(" after ")[0] for pair in prompts.pairs}
+
+    sides = sides_of(plan, made)
+    tested = words(sides[0].tested) | words(sides[1].tested)
+    assert words(made[plan[3].name][0]) & tested  # taken out below
+    for side in sides:
+        assert len(side.fitted) >= 4
+        assert not words(side.fitted) & tested
 
 
 def test_the_same_again_is_identical(run):
@@ -86,6 +132,18 @@ def test_several_tasks_and_models_are_a_grid(tmp_path, capsys):
     gates = pd.read_csv(folder / "gates.csv")
     assert gates.columns.tolist()[:3] == ["task", "model", "seed"]
     assert len(gates) == 4 * 2 * 32
+    result = json.loads((folder / "result.json").read_text())["headline"]
+    share = result["math on mini-sparse: share_facilitation"]
+    assert (
+        compare_headlines(result, result | {"math on mini: share_facilitation": 0.5}).relative > 0
+    )
+    assert compare_headlines(result, result).relative == 0
+    assert 0 <= share <= 1
+    for i in range(4):
+        assert (folder / f"gating_{i}.safetensors").is_file()
+        for file in ("circuit", "circuit_soft", "circuit_plus", "circuit_plus_soft"):
+            circuit = Circuit.load(folder / f"{file}_{i}.json")
+            assert circuit.task == ("math", "syntax")[i % 2]
     said = capsys.readouterr().out
     assert said.count("Of the 32 heads") == 4
     assert said.endswith("report.html\n")
@@ -99,6 +157,14 @@ def test_contrast_of_two_tasks(tmp_path, capsys):
     assert frame.columns.tolist() == ["left_out", "side", "prompts", "seed", "before", "after"]
     assert set(frame["prompts"]) == {"ioi", "math:low=1+high=9"}
     assert (folder / "report.html").is_file()
+    headline = json.loads((folder / "result.json").read_text())["headline"]
+    assert headline["all, retain, prompts fitted"] == headline["batch"] == 8
+    assert "too few to tell" in headline["warnings"][0]
+    (trial,) = Contrast.load(folder / "contrast.safetensors").trials
+    gates = trial.gates.mean(0)
+    soft, cut = (Circuit.load(folder / f"circuit{end}.json") for end in ("_soft", ""))
+    assert all(soft.gates[head] == gates[head].item() for head in soft.heads)
+    assert set(cut.heads) == {tuple(head) for head in (gates >= 0.5).nonzero().tolist()}
 
 
 def test_a_family_is_left_out_in_turn(tmp_path):
@@ -107,6 +173,8 @@ def test_a_family_is_left_out_in_turn(tmp_path):
     (folder,) = tmp_path.iterdir()
     frame = pd.read_csv(folder / "contrast.csv")
     assert set(frame["left_out"]) == {"syntax:kind=past", "syntax:kind=plural"}
+    for i in range(2):
+        assert len(Circuit.load(folder / f"circuit_soft_{i}.json")) == 32
     trials = read_contrasts("shots=1", "shots=0", family)
     assert [name for name, *_ in trials] == family.split(",")
     _, kept, lost, kept_test, lost_test = trials[0]
@@ -128,33 +196,67 @@ def test_gating_is_a_scoring_method():
     assert "facilitation less interference" in str(effects.plot().to_dict())
 
 
+BOTH = {"retain": "ioi", "forget": "math"}
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"task": "synta"}, "Did you mean"),
-        ({"task": "math,math"}, "--task names one twice"),
-        ({"model": "mini,mini"}, "--model names one twice"),
-        ({"model": "minni"}, "minni"),
-        ({"n": 2}, "--n takes 4 or more"),
-        ({"seeds": 0}, "--seeds takes 1 or more"),
-        ({"lambda_": -0.1}, "--lambda takes more than 0"),
-        ({"rates": "0.1"}, "--rates takes the first and the last"),
-        ({"pulled_rates": "0.1,x"}, "--pulled-rates takes a number"),
-        ({"k": 0}, "--k takes 1 or more"),
-        ({"points": 1}, "--points takes 2 or more"),
-        ({"retain": "ioi"}, "takes both"),
-        ({"retain": "ioi", "forget": "ioi"}, "the same"),
-        ({"retain": "ioi", "forget": "maths"}, "Did you mean"),
-        ({"retain": "ioi", "forget": "math:low"}, "shots=2"),
-        ({"retain": "ioi", "forget": "math", "model": "mini,mini-sparse"}, "one --model"),
-        ({"family": "ioi", "retain": "shots=1", "forget": "shots=0"}, "two or more"),
-        ({"n": 5000}, "5"),
+        ({"task": "synta"}, "Unknown task 'synta'. Did you mean 'syntax'"),
+        ({"task": "math,math"}, "--task has two of one name: math,math"),
+        ({"task": "a/x.jsonl,b/x.jsonl"}, "--task has two of one name: x,x"),
+        ({"model": "mini,mini"}, "--model has two of one name: mini,mini"),
+        ({"model": "minni"}, "No model 'minni'.* Did you mean 'mini'"),
+        ({"n": 2}, "--n takes 4 or more prompts, got 2"),
+        ({"test": 3}, "--test takes 4 or more prompts, got 3"),
+        ({"seeds": 0}, "--seeds takes 1 or more, got 0"),
+        ({"lambda_": -0.1}, "--lambda takes a finite number above 0, got -0.1"),
+        ({"rates": "0.1"}, "--rates takes the first and the last learning rate.* got 0.1"),
+        ({"rates": "nan,0.1"}, "--rates takes the first and the last .* got nan,0.1"),
+        ({"pulled_rates": "0.1,x"}, "--pulled-rates takes a number, got 'x'"),
+        ({"k": 0}, "--k takes 1 or more, got 0"),
+        ({"points": 1}, "--points takes 2 or more, got 1"),
+        ({"retain": "ioi"}, "takes both --retain and --forget"),
+        ({"retain": "ioi", "forget": "ioi"}, "--retain and --forget are the same, ioi"),
+        ({"retain": "math:shots=01", "forget": "math:shots=1"}, "the same, math:shots=01"),
+        ({"retain": "syntax", "forget": "syntax:kind=all"}, "the same, syntax"),
+        ({"retain": "ioi", "forget": "maths"}, "Unknown task 'maths'. Did you mean 'math'"),
+        ({"retain": "ioi", "forget": "math:low"}, "--forget takes options as shots=2.* 'low'"),
+        (BOTH | {"model": "mini,mini-sparse"}, "contrastive gating takes one --model"),
+        (BOTH | {"shots": "2"}, "takes no --shots: write it behind the task.* math:shots=2"),
+        (BOTH | {"task": "math"}, "has no use for --task"),
+        (BOTH | {"no_patching": True}, "has no use for --no-patching"),
+        (
+            {"family": "ioi", "retain": "shots=1", "forget": "shots=0"},
+            "--family takes two or more different tasks, got ioi",
+        ),
+        (
+            {"family": "syntax,common_sense", "retain": "shots=1", "forget": "shots=01"},
+            "the same, syntax:shots=1",
+        ),
+        ({"task": "math", "n": 5000}, "there are only about .* 5004 were asked for"),
     ],
 )
 def test_wrong_input_is_named_and_writes_nothing(wrong, words, tmp_path):
     with pytest.raises(MechheadsError, match=words):
-        gate(**({"task": "math"} | FEW | wrong), out=str(tmp_path))
+        gate(**(FEW | wrong), out=str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_prompts_of_all_models_are_made_before_the_first_fit(tmp_path, monkeypatch):
+    made = []
+
+    def make(model: Any, task: str, options: Any, settings: Any) -> Any:
+        made.append(model.cfg.model_name)
+        if model.cfg.model_name == "mini-sparse":
+            raise MechheadsError("no prompts")
+        return make_prompts(model, task, options, settings)
+
+    monkeypatch.setattr("mechheads.gate.make_prompts", make)
+    monkeypatch.setattr("mechheads.gate._cell", lambda *_: pytest.fail("fitted too early"))
+    with pytest.raises(MechheadsError, match="no prompts"):
+        gate(task="math", model="mini,mini-sparse", out=str(tmp_path), **FEW)
+    assert made[-1] == "mini-sparse"
 
 
 def test_lambda_is_a_flag():

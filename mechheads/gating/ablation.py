@@ -3,7 +3,8 @@
 For each seed, with its own G+ for a base and its own order of heads: the gates of the first k heads
 become 0 or 1, and delta(k) is the difference that this makes to the log probability of the target
 (sum over its tokens, mean over prompts). Expected: facilitating heads bring it down steadily,
-irrelevant ones leave it near 0, interfering ones lift it above 0 until they run out.
+irrelevant ones leave it near 0, interfering ones lift it above 0 until they run out. Heads of
+exactly the same score, such as those that a pull took to its end, come in a random order.
 """
 
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ def ablate(
     """delta(k) of every order and seed, on prompts that the gates were not fitted to."""
     keep = torch.stack(
         [
-            masks(found.plus[seed], found.score(order)[seed], ks)
+            masks(found.plus[seed], found.score(order)[seed], ks, seed)
             for order in ROLES
             for seed in range(len(found.plus))
         ]
@@ -113,16 +114,22 @@ def ablate(
         quiet=quiet,
     )
     shut, opened = values.mean(1).view(len(ROLES), len(found.plus), 2, len(ks)).unbind(2)
-    updates, seeds = found.losses.shape[2], len(found.plus)
-    note = f"{seeds} seeds, {updates} updates"
+    batch, updates, seeds = found.settings["batch"], found.losses.shape[2], len(found.plus)
+    note = f"{seeds} seeds, {updates} updates, batch {batch}"
     return Ablation(found.task, found.model, tuple(ks), shut - opened, len(prompts), note)
 
 
 def masks(
-    base: Float[Tensor, "layer head"], score: Float[Tensor, "layer head"], ks: Sequence[int]
+    base: Float[Tensor, "layer head"],
+    score: Float[Tensor, "layer head"],
+    ks: Sequence[int],
+    seed: int,
 ) -> Float[Tensor, "2 k layer head"]:
-    """The base with the gates of its k highest heads shut, and with them open."""
-    order = torch.sort(score.flatten(), descending=True, stable=True).indices
+    """The base with the gates of its k highest heads shut, and with them open; the seed breaks
+    ties.
+    """
+    mixed = torch.randperm(score.numel(), generator=torch.Generator().manual_seed(seed))
+    order = mixed[torch.sort(score.flatten()[mixed], descending=True, stable=True).indices]
     made = base.flatten().repeat(2, len(ks), 1)
     for i, k in enumerate(ks):
         made[0, i, order[:k]] = 0.0

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from ..masks import measure_masks
 from ..models import Model
-from ..progress import bar
+from ..progress import bar, say
 from ..prompts import Prompts
 from ..storage import load_result, save_result
-from .fitting import Gates, Recipe, descend, first_logits, make_course, variants_at_once
+from .fitting import Gates, Recipe, descend, first_logits, make_course
+from .roles import unfinished
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,8 @@ class Side:
 class Trial:
     """The gates of every seed, and the accuracy (out of all tokens) of both sides, held out.
 
-    `left_out` names the task that the gates have never seen, if there is one.
+    `left_out` names the task that the gates have never seen, if there is one. `losses` and `moved`
+    are as in a `Fit`.
     """
 
     retain: str
@@ -53,6 +55,13 @@ class Trial:
     gates: Float[Tensor, "seed layer head"]
     before: Float[Tensor, " 2"]
     after: Float[Tensor, "2 seed"]
+    losses: Float[Tensor, "seed update"]
+    moved: Float[Tensor, " seed"]
+
+    @property
+    def warning(self) -> str | None:
+        """A sign that the fit has not come to its end."""
+        return unfinished("contrastive", self.losses, self.moved)
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,16 @@ class Contrast:
     model: str
     trials: tuple[Trial, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of every trial, those that are the same once."""
+        found = [
+            f"{t.left_out} left out: {t.warning}" if t.left_out else t.warning
+            for t in self.trials
+            if t.warning
+        ]
+        return list(dict.fromkeys(found))
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: left_out, side, prompts, seed, before, after."""
@@ -120,6 +139,13 @@ class Contrast:
         return load_result(cls, file)
 
 
+def contrast_loss(
+    kept: Float[Tensor, " variant"], lost: Float[Tensor, " variant"]
+) -> Float[Tensor, " variant"]:
+    """From the loss (negative log probability) of what is retained and of what is forgotten."""
+    return kept + (kept.detach() - lost).clamp(min=FLOOR)
+
+
 def contrast(
     model: Model,
     retain: Side,
@@ -131,23 +157,23 @@ def contrast(
     quiet: bool = False,
 ) -> Trial:
     """Gates that keep one side's answers and lose the other's, tested on held-out prompts."""
-    recipe = (recipe or Recipe()).settled(model)
+    recipe = recipe or Recipe()
     recipe.check()
-    assert recipe.batch is not None
-    courses = [
-        make_course(model, side.fitted, recipe.batch, recipe.seed) for side in (retain, forget)
-    ]
-    size = min(variants_at_once(model, course, budget) for course in courses)
+    recipe = recipe.settled(model, min(len(side.fitted) for side in (retain, forget)))
+    courses = [make_course(model, side.fitted, recipe, budget) for side in (retain, forget)]
 
-    def objective(update: int, gates: Gates) -> Float[Tensor, " variant"]:
-        kept, lost = (course.nll(update, gates) for course in courses)
-        return kept + (kept.detach() - lost).clamp(min=FLOOR)
+    def slope(update: int, gates: Gates) -> tuple[Float[Tensor, " variant"], Gates]:
+        (kept, up), (lost, down) = (course.slope(update, gates) for course in courses)
+        with torch.enable_grad():
+            loss = contrast_loss(kept.requires_grad_(), lost.requires_grad_())
+            by_kept, by_lost = torch.autograd.grad(loss.sum(), (kept, lost))
+        return loss.detach(), by_kept[:, None, None] * up + by_lost[:, None, None] * down
 
     logits = first_logits(recipe, (model.cfg.n_layers, model.cfg.n_heads))
     pull = torch.full((recipe.seeds,), recipe.strength)
     with bar(recipe.updates, "Updates", quiet) as progress:
-        fitted, _ = descend(objective, logits, pull, recipe.pulled_rates, recipe, size, progress)
-    gates = fitted.sigmoid().float()
+        fitted = descend(slope, logits, pull, recipe.pulled_rates, recipe, progress)
+    gates = fitted.logits.sigmoid()
     keep = torch.cat([torch.ones(1, *gates.shape[1:]), gates])
     said = torch.stack(
         [
@@ -157,7 +183,19 @@ def contrast(
             for side in (retain, forget)
         ]
     )
-    return Trial(retain.name, forget.name, left_out, gates, said[:, 0], said[:, 1:])
+    trial = Trial(
+        retain.name,
+        forget.name,
+        left_out,
+        gates,
+        said[:, 0],
+        said[:, 1:],
+        fitted.losses,
+        fitted.moved,
+    )
+    if trial.warning:
+        say(f"Warning: {trial.warning}", quiet)
+    return trial
 
 
 def run_contrasts(
@@ -168,9 +206,11 @@ def run_contrasts(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Contrast:
-    """A trial for every (left-out task, retain, forget)."""
+    """A trial for every (left-out task, retain, forget), all with the same batch."""
+    fewest = min(len(side.fitted) for _, *both in sides for side in both)
+    recipe = recipe.settled(model, fewest)
     trials = tuple(
         contrast(model, retain, forget, recipe, left_out=name, budget=budget, quiet=quiet)
         for name, retain, forget in sides
     )
-    return Contrast(model.cfg.model_name, trials, asdict(recipe.settled(model)))
+    return Contrast(model.cfg.model_name, trials, asdict(recipe))

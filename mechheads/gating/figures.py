@@ -93,7 +93,6 @@ def draw_ablations(cells: "Sequence[Ablation]") -> "go.Figure":
     )
     for (row, column), cell in by_place.items():
         place: Any = {"row": row + 1, "col": column + 1}
-        figure.add_hline(y=0, line={"color": "#999999", "width": 1}, **place)
         for role in cell.orders:
             color, dash = LINES[role]
             if cell.values.shape[1] > 1:
@@ -109,6 +108,8 @@ def draw_ablations(cells: "Sequence[Ablation]") -> "go.Figure":
                 hovertemplate=f"{role}, k = %{{x}}: %{{y:.2f}} nats<extra></extra>",
                 **place,
             )
+        # Plotly adds no line to a panel that is still empty.
+        figure.add_hline(y=0, line={"color": "#999999", "width": 1}, layer="below", **place)
     figure.update_xaxes(title_text="heads shut rather than open (k)", row=len(tasks))
     figure.update_yaxes(title_text="Δ log P(target), nats", col=1)
     figure.update_layout(

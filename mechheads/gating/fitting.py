@@ -6,37 +6,43 @@
 2. Three fits for every seed: `free` with lambda 0 from gates drawn at random; from there `plus`
    with lambda > 0, which opens every gate that does no harm open, and `minus` with lambda < 0,
    which closes every gate that does no harm closed.
-3. Adam, with rates that fall in a straight line. Logits are kept within +-clip, where the pull
-   ends; so momentum carries none of them further.
+3. Adam, with rates that fall in a straight line. An update draws its prompts from all of them.
+
+Two things are not the paper's. It draws 64 prompts for an update; on a CPU the default is 8. And it
+clips in the loss alone: beyond the clip nothing pulls, so that a gate that starts there is never
+judged, and momentum carries the logits of idle heads on to about 8. Here pulled fits start within
++-clip, and none takes a logit further than where its pull ends (+clip in `plus`, -clip in `minus`).
+The other way, and in the free fit, logits go where the loss takes them.
 
 All seeds see the same prompts in the same order and differ in their first gates alone, so that many
 are fitted in one pass, along the engine's variants, and a seed's gates do not depend on the others.
 """
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import metrics
 from ..batches import Batch, minibatches
-from ..engine import Engine, Replace, Run, budget_for, engine_for, measure, unchanged
+from ..engine import Engine, Replace, Run, budget_for, engine_for, measure
 from ..errors import MechheadsError
-from ..models import Model
+from ..models import Model, embed
 from ..progress import bar, say
 from ..prompts import Prompts
-from .roles import Gating, unfinished
+from .roles import Gating, tenth_of, unfinished
 
 # Prompts per update, by device: 64 in the paper; a CPU would take an hour for ten seeds.
 BATCHES = {"cpu": 8}
 USUAL_BATCH = 64
 Gates = Float[Tensor, "variant layer head"]
-# The loss of every variant at an update, given its gates.
-Objective = Callable[[int, Gates], Float[Tensor, " variant"]]
+# Every variant's loss at an update, given its gates, and the gradient by the gates.
+Slope = Callable[[int, Gates], tuple[Float[Tensor, " variant"], Gates]]
 
 
 @dataclass(frozen=True)
@@ -63,80 +69,127 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise MechheadsError(f"--{name} takes 1 or more, got {value}.")
-        if not self.strength > 0:
-            raise MechheadsError(f"--lambda takes more than 0, got {self.strength}.")
-        if not self.clip > 0:
-            raise MechheadsError(f"--clip takes more than 0, got {self.clip}.")
+        for name, value in (("--lambda", self.strength), ("--clip", self.clip)):
+            if not 0 < value < math.inf:
+                raise MechheadsError(f"{name} takes a finite number above 0, got {value}.")
         for name, rates in (("--rates", self.rates), ("--pulled-rates", self.pulled_rates)):
-            if len(rates) != 2 or not min(rates) > 0:
+            if len(rates) != 2 or not all(0 < rate < math.inf for rate in rates):
                 raise MechheadsError(
                     f"{name} takes the first and the last learning rate, such as 0.5,0.1; "
                     f"got {','.join(map(str, rates))}."
                 )
 
-    def settled(self, model: Model) -> "Recipe":
-        """With the batch that suits the model's device."""
+    def settled(self, model: Model, prompts: int) -> "Recipe":
+        """With the batch that suits the model's device, of no more prompts than there are."""
         usual = BATCHES.get(model.W_E.device.type, USUAL_BATCH)
-        return self if self.batch else replace(self, batch=usual)
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """Some prompts of one length, and what of their run the gates do not change."""
-
-    batch: Batch
-    run: Run
-    tokens: Float[Tensor, " prompt"]
-
-    @property
-    def prompts(self) -> int:
-        """How many."""
-        return len(self.batch.pairs)
+        return replace(self, batch=min(self.batch or usual, prompts))
 
 
 @dataclass(frozen=True)
 class Course:
-    """Lessons in a random order, longer ones more often, so that prompts come equally often."""
+    """All prompts, in a batch per length; an update draws `size` of them.
+
+    A pass holds at most `budget` tokens, unless one prompt in one variant has more.
+    """
 
     model: Model
     engine: Engine
-    lessons: Sequence[Lesson]
+    every: Sequence[Batch]
+    size: int
     seed: int
+    budget: int
 
-    def nll(self, update: int, gates: Gates) -> Float[Tensor, " variant"]:
-        """Mean over the prompts of an update: negative log probability per token of the target."""
-        sizes = [lesson.prompts for lesson in self.lessons]
-        (lesson,) = random.Random(f"{self.seed}/{update}").choices(self.lessons, sizes)
-        return self.nll_of(lesson, gates).mean(-1)
+    def __len__(self) -> int:
+        """How many prompts."""
+        return sum(len(batch.pairs) for batch in self.every)
 
-    def nll_of(self, lesson: Lesson, gates: Gates) -> Float[Tensor, "variant prompt"]:
-        """For every prompt of a lesson."""
-        end = self.engine.begin(lesson.run, lesson.run.entering[0], Replace(gates))
-        said = measure(self.model, end, lesson.batch, metrics.find("logprob"))
-        return -said / lesson.tokens
+    def drawn(self, update: int) -> list[Batch]:
+        """The prompts of an update."""
+        rng = random.Random(f"{self.seed}/{update}")
+        return self.cut(torch.tensor(rng.sample(range(len(self)), self.size)))
+
+    def slope(self, update: int, gates: Gates) -> tuple[Float[Tensor, " variant"], Gates]:
+        """Mean loss of an update's prompts for every variant, and its gradient by the gates."""
+        losses, gradient = gates.new_zeros(len(gates)), torch.zeros_like(gates)
+        for batch, some in self.passes(self.drawn(update), len(gates)):
+            part = gates[some].detach().requires_grad_()
+            with torch.enable_grad():
+                loss = self.nll_of(batch, part).sum(-1)
+                gradient[some] += torch.autograd.grad(loss.sum(), part)[0]
+            losses[some] += loss.detach().to(losses)
+        return losses / self.size, gradient / self.size
 
     @torch.no_grad()
-    def ungated(self) -> float:
-        """The same for the model as it is, over all prompts."""
-        keep = unchanged(self.model).keep
-        parts = [self.nll_of(lesson, keep).flatten() for lesson in self.lessons]
-        return torch.cat(parts).mean().item()
+    def nll(self, gates: Gates) -> Float[Tensor, " variant"]:
+        """Mean loss of all prompts for every variant."""
+        losses = gates.new_zeros(len(gates))
+        for batch, some in self.passes(self.cut(torch.arange(len(self))), len(gates)):
+            losses[some] += self.nll_of(batch, gates[some]).sum(-1).to(losses)
+        return losses / len(self)
+
+    def nll_of(self, batch: Batch, gates: Gates) -> Float[Tensor, "variant prompt"]:
+        """Negative log probability per token of every prompt's target."""
+        with torch.no_grad():
+            entering = embed(self.model, batch.clean)
+        # Gates change every layer's z: none is remembered, only its rows and positions count.
+        run = Run(0, batch.steps, [entering], [entering[:, :, None]])
+        end = self.engine.begin(run, entering, Replace(gates))
+        said = measure(self.model, end, batch, metrics.find("logprob"))
+        lengths = (batch.choices >= 0).sum(-1) * batch.right
+        return -said * batch.right.sum(-1) / lengths.sum(-1)
+
+    def cut(self, chosen: Int[Tensor, " chosen"]) -> list[Batch]:
+        """These prompts, in batches of one length each that fit into a pass."""
+        found = []
+        for batch in self.every:
+            inside = torch.isin(batch.pairs, chosen).nonzero()[:, 0]
+            largest = int(batch.pair_of.bincount().max()) * row_tokens(self.model, batch)
+            parts = inside.split(max(1, self.budget // largest))
+            found += [take(batch, part) for part in parts if len(part)]
+        return found
+
+    def passes(self, batches: Sequence[Batch], variants: int) -> Iterator[tuple[Batch, slice]]:
+        """Every batch with some of the variants, as many as fit into a pass."""
+        for batch in batches:
+            held = len(batch.clean) * row_tokens(self.model, batch)
+            size = max(1, self.budget // held)
+            for begin in range(0, variants, size):
+                yield batch, slice(begin, begin + size)
 
 
-@torch.no_grad()
-def make_course(model: Model, prompts: Prompts, size: int, seed: int) -> Course:
+def row_tokens(model: Model, batch: Batch) -> int:
+    """What a pass with a gradient holds for a row, in tokens of a pass without.
+
+    It remembers every layer, where a pass without holds about as much as four layers remember;
+    logits come on top, 4096 of them a token.
+    """
+    layers = max(1.0, model.cfg.n_layers / 4)
+    return math.ceil(layers * batch.length + batch.steps * model.cfg.d_vocab_out / 4096)
+
+
+def take(batch: Batch, chosen: Int[Tensor, " chosen"]) -> Batch:
+    """Only these pairs of a batch, by their places in it, which rise."""
+    rows = torch.isin(batch.pair_of, chosen)
+    return Batch(
+        pairs=batch.pairs[chosen],
+        clean=batch.clean[rows],
+        corrupt=batch.corrupt[rows],
+        pair_of=torch.searchsorted(chosen, batch.pair_of[rows]),
+        choices=batch.choices[chosen],
+        row_of=(rows.cumsum(0) - 1)[batch.row_of[chosen]],
+        right=batch.right[chosen],
+    )
+
+
+def make_course(
+    model: Model, prompts: Prompts, recipe: Recipe, budget: int | None = None
+) -> Course:
     """The clean prompts with their answers; wrong answers are not needed."""
+    assert recipe.batch is not None
     targets = replace(prompts, pairs=tuple(replace(pair, wrong=()) for pair in prompts.pairs))
-    engine = engine_for(model)
-    lessons = []
-    for batch in minibatches(model, targets, size, seed):
-        run = engine.remember(batch.clean, 0, batch.steps)
-        # Gates change all that comes after the first layer's heads.
-        kept = Run(0, batch.steps, run.entering[:1], run.z[:1])
-        lengths = (batch.choices >= 0).sum(-1).double()
-        tokens = (lengths * batch.right).sum(-1) / batch.right.sum(-1)
-        lessons.append(Lesson(batch, kept, tokens.to(run.z[0].dtype)))
-    return Course(model, engine, lessons, seed)
+    every = minibatches(model, targets, len(prompts), recipe.seed)
+    engine, budget = engine_for(model), budget or budget_for(model)
+    return Course(model, engine, every, recipe.batch, recipe.seed, budget)
 
 
 def first_logits(recipe: Recipe, shape: tuple[int, int]) -> Float[Tensor, "seed layer head"]:
@@ -145,7 +198,7 @@ def first_logits(recipe: Recipe, shape: tuple[int, int]) -> Float[Tensor, "seed 
         torch.rand(shape, generator=torch.Generator().manual_seed(recipe.seed * 100_003 + i))
         for i in range(recipe.first, recipe.first + recipe.seeds)
     ]
-    return torch.logit(torch.stack(drawn), eps=1e-6).clamp(-recipe.clip, recipe.clip)
+    return torch.logit(torch.stack(drawn), eps=1e-6)
 
 
 def fit_gates(
@@ -157,96 +210,122 @@ def fit_gates(
     quiet: bool = False,
 ) -> Gating:
     """The three fits of every seed on the clean prompts and their answers."""
-    recipe = (recipe or Recipe()).settled(model)
+    recipe = recipe or Recipe()
     recipe.check()
-    assert recipe.batch is not None
-    course = make_course(model, prompts, recipe.batch, recipe.seed)
-    size = variants_at_once(model, course, budget)
-    logits = first_logits(recipe, (model.cfg.n_layers, model.cfg.n_heads))
-    logits = logits.to(model.W_E.dtype if model.W_E.dtype == torch.float64 else torch.float32)
-    n, ungated = recipe.seeds, course.ungated()
-    pull = torch.cat([torch.full((n,), recipe.strength), torch.full((n,), -recipe.strength)])
+    recipe = recipe.settled(model, len(prompts))
+    course = make_course(model, prompts, recipe, budget)
+    start = first_logits(recipe, (model.cfg.n_layers, model.cfg.n_heads))
+    start = start.to(torch.float64 if model.W_E.dtype == torch.float64 else torch.float32)
+    n, ungated = recipe.seeds, course.nll(torch.ones_like(start[:1])).item()
+    pull = torch.tensor([recipe.strength] * n + [-recipe.strength] * n)
     with bar(2 * recipe.updates, "Updates", quiet) as progress:
-        free, free_trace = descend(
-            course.nll, logits, torch.zeros(n), recipe.rates, recipe, size, progress
-        )
-        _warn("free", free_trace, ungated, quiet)
-        both, trace = descend(
-            course.nll, torch.cat([free, free]), pull, recipe.pulled_rates, recipe, size, progress
-        )
+        free = descend(course.slope, start, torch.zeros(n), recipe.rates, recipe, progress)
+        nll = course.nll(free.logits.sigmoid())
+        if words := unfinished("free", free.losses, free.moved, nll, ungated):
+            say(f"Warning: {words}", quiet)
+        both = torch.cat([free.logits, free.logits])
+        pulled = descend(course.slope, both, pull, recipe.pulled_rates, recipe, progress)
+    gates = torch.cat([free.logits, pulled.logits]).sigmoid()
+
+    def joined(name: str) -> Tensor:
+        both = torch.cat([getattr(free, name), getattr(pulled, name)])
+        return both.unflatten(0, (3, n))
+
     found = Gating(
         prompts.task,
         model.cfg.model_name,
-        free.sigmoid(),
-        both[:n].sigmoid(),
-        both[n:].sigmoid(),
-        torch.stack([free_trace[0], trace[0, :n], trace[0, n:]]),
-        torch.stack([free_trace[1], trace[1, :n], trace[1, n:]]),
+        gates[:n],
+        gates[n : 2 * n],
+        gates[2 * n :],
+        joined("losses"),
+        joined("means"),
+        joined("moved"),
+        torch.cat([nll, course.nll(gates[n:])]).unflatten(0, (3, n)),
         ungated,
         asdict(recipe),
     )
-    _warn("plus", trace[:, :n], ungated, quiet)
-    _warn("minus", trace[:, n:], ungated, quiet)
+    for late in found.warnings:
+        if late != words:
+            say(f"Warning: {late}", quiet)
     return found
 
 
+@dataclass(frozen=True)
+class Fit:
+    """Fitted logits; every update's losses (without the pull) and mean gates; how far a gate still
+    moved, mean over heads, from the third last tenth of the updates to the last one.
+    """
+
+    logits: Float[Tensor, "variant layer head"]
+    losses: Float[Tensor, "variant update"]
+    means: Float[Tensor, "variant update"]
+    moved: Float[Tensor, " variant"]
+
+
 def descend(
-    objective: Objective,
+    slope: Slope,
     logits: Float[Tensor, "variant layer head"],
     pull: Float[Tensor, " variant"],
     rates: tuple[float, float],
     recipe: Recipe,
-    size: int,
     progress: Any,
-) -> tuple[Float[Tensor, "variant layer head"], Float[Tensor, "2 variant update"]]:
-    """Adam on the logits, `size` variants at a time; also each update's losses and mean gates.
-
-    The losses are those of the targets, without the pull.
-    """
-    logits = logits.clone()
+) -> Fit:
+    """Adam on the logits of all variants."""
+    bounded = logits.clamp(-recipe.clip, recipe.clip)
+    logits = torch.where(pull[:, None, None] == 0, logits, bounded)
     adam = torch.optim.Adam([logits], lr=rates[0])
-    trace = torch.zeros(2, len(logits), recipe.updates)
+    losses, means = torch.zeros(2, len(logits), recipe.updates)
+    ends = torch.zeros(2, *logits.shape)
+    tenth = tenth_of(recipe.updates)
     for update in range(recipe.updates):
         share = update / max(1, recipe.updates - 1)
         adam.param_groups[0]["lr"] = rates[0] + share * (rates[1] - rates[0])
-        logits.grad = torch.zeros_like(logits)
-        for begin in range(0, len(logits), size):
-            some = slice(begin, begin + size)
-            logits.grad[some], trace[0, some, update] = slope(
-                objective, update, logits[some], pull[some], recipe.clip
-            )
+        gates = logits.sigmoid()
+        losses[:, update], gradient = slope(update, gates)
+        _check_finite(losses[:, update], update)
+        logits.grad = gradient * gates * (1 - gates) + pull_slope(logits, pull, recipe.clip)
         adam.step()
-        logits.clamp_(-recipe.clip, recipe.clip)
-        trace[1, :, update] = logits.sigmoid().mean((1, 2))
-        now = trace[:, :, update].mean(1)
-        progress.set_postfix(loss=f"{now[0]:.3f}", gates=f"{now[1]:.2f}", refresh=False)
+        logits[pull > 0] = logits[pull > 0].clamp(max=recipe.clip)
+        logits[pull < 0] = logits[pull < 0].clamp(min=-recipe.clip)
+        gates = logits.sigmoid()
+        means[:, update] = gates.mean((1, 2))
+        left = recipe.updates - update
+        if left <= tenth:
+            ends[1] += gates / tenth
+        elif 2 * tenth < left <= 3 * tenth:
+            ends[0] += gates / tenth
+        progress.set_postfix(shown(losses[:, update], means[:, update], pull), refresh=False)
         progress.update()
-    return logits, trace
+    return Fit(logits, losses, means, (ends[1] - ends[0]).abs().mean((1, 2)))
 
 
-@torch.enable_grad()
-def slope(
-    objective: Objective,
-    update: int,
-    logits: Float[Tensor, "variant layer head"],
+def pull_slope(
+    logits: Float[Tensor, "variant layer head"], pull: Float[Tensor, " variant"], clip: float
+) -> Float[Tensor, "variant layer head"]:
+    """The gradient of - lambda * mean over heads of clip(logit)."""
+    inside = (logits.abs() <= clip).to(logits)
+    return -pull.to(logits)[:, None, None] * inside / logits[0].numel()
+
+
+def shown(
+    losses: Float[Tensor, " variant"],
+    means: Float[Tensor, " variant"],
     pull: Float[Tensor, " variant"],
-    clip: float,
-) -> tuple[Float[Tensor, "variant layer head"], Float[Tensor, " variant"]]:
-    """The gradient of loss and pull, and the loss."""
-    part = logits.detach().requires_grad_()
-    loss = objective(update, part.sigmoid())
-    pulled = pull.to(part) * part.clamp(-clip, clip).mean((1, 2))
-    (gradient,) = torch.autograd.grad((loss - pulled.to(loss)).sum(), part)
-    return gradient, loss.detach()
+) -> dict[str, str]:
+    """For the progress bar: loss and mean gate, those pulled open and shut apart."""
+    words = {}
+    for sign, end in ((0, ""), (1, "+"), (-1, "-")):
+        chosen = pull.sign() == sign
+        if chosen.any():
+            words[f"loss{end}"] = f"{losses[chosen].mean():.3f}"
+            words[f"g{end}"] = f"{means[chosen].mean():.2f}"
+    return words
 
 
-def variants_at_once(model: Model, course: Course, budget: int | None) -> int:
-    """How many fit into a pass; a pass that has a gradient remembers several times as much."""
-    longest = max(lesson.batch.clean.numel() for lesson in course.lessons)
-    return max(1, (budget or budget_for(model)) // longest)
-
-
-def _warn(fit: str, trace: Float[Tensor, "2 seed update"], ungated: float, quiet: bool) -> None:
-    """Say at once that a fit has not come to its end."""
-    if words := unfinished(fit, trace[0], trace[1], ungated):
-        say(f"Warning: {words}", quiet)
+def _check_finite(losses: Float[Tensor, " variant"], update: int) -> None:
+    wrong = int((~losses.isfinite()).sum())
+    if wrong:
+        raise MechheadsError(
+            f"at update {update + 1} the loss of {wrong} of {len(losses)} fits is not finite. "
+            "Lower --rates and --pulled-rates, or give --dtype float32."
+        )

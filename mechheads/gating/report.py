@@ -16,7 +16,7 @@ from ..runs import Record, write_table
 from .ablation import Ablation
 from .contrast import Contrast
 from .figures import draw_ablations
-from .roles import LIMIT, NAMES, Agreement, Gating
+from .roles import FITS, LIMIT, NAMES, Agreement, Gating
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +46,9 @@ class Cell:
             **{f"share_{role}": share for role, share in found.shares().items()},
             **{f"delta_{order}_at_{self.ablation.ks[-1]}": value for order, value in last.items()},
             "nll_ungated": found.ungated,
-            "nll_free": found.losses[0, :, -1].mean().item(),
-            "rank_correlation": self.agreement.correlation if self.agreement else None,
+            **{f"nll_{fit}": found.nll[i].mean().item() for i, fit in enumerate(FITS)},
+            "batch": found.settings["batch"],
+            **(self.agreement.headline if self.agreement else {}),
             "warnings": [*found.warnings, *([self.warning] if self.warning else [])],
         }
 
@@ -134,7 +135,7 @@ def write_contrast(folder: Path, found: Contrast, record: Record, sentence: str)
         )
     ]
     title = f"{found.model}: can one kind of prompt be kept and the other forgotten?"
-    write_reports(folder, title, sections, record, sentence)
+    write_reports(folder, title, sections, record, sentence, " ".join(found.warnings))
 
 
 def _sections(cell: Cell) -> list[Section]:

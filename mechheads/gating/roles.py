@@ -6,6 +6,7 @@ interference = 1 - G+        shut even while gates are pulled open
 A head has a role where the score is 0.5 or more.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ NAMES = {
 }
 FITS = ("free", "plus", "minus")
 LIMIT = 0.5
+REST = 0.05  # a gate that moves by less, mean over heads, has come to rest
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Gating:
     """The gates of every seed: `free` of any pull, and pulled open (`plus`) and shut (`minus`).
 
     `losses` and `means` are the targets' loss and the mean gate at every update of the three fits,
-    `ungated` is the loss of the model as it is.
+    `moved` is how far a gate still moved in the last third, mean over heads. `nll` is the loss of
+    all fitted prompts with the gates that were found, `ungated` that of the model as it is.
     """
 
     task: str
@@ -48,6 +51,8 @@ class Gating:
     minus: Float[Tensor, "seed layer head"]
     losses: Float[Tensor, "3 seed update"]
     means: Float[Tensor, "3 seed update"]
+    moved: Float[Tensor, "3 seed"]
+    nll: Float[Tensor, "3 seed"]
     ungated: float
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -112,21 +117,20 @@ class Gating:
         """Facilitation less interference: above 0 for heads that help."""
         return self.facilitation - self.interference
 
-    def kept(self, gates: str = "plus") -> list[tuple[int, int]]:
-        """The heads whose gate, mean over seeds, is 0.5 or more, the most needed first."""
-        mean = getattr(self, gates).mean(0)
-        order = torch.sort(self.effects.mean(0).flatten(), descending=True, stable=True).indices
-        heads = [divmod(i, mean.shape[1]) for i in order.tolist()]
-        return [(layer, head) for layer, head in heads if mean[layer, head] >= LIMIT]
+    def ranking(self) -> list[tuple[int, int]]:
+        """All heads, the most needed first."""
+        mean = self.effects.mean(0)
+        order = torch.sort(mean.flatten(), descending=True, stable=True).indices
+        return [divmod(i, mean.shape[1]) for i in order.tolist()]
 
     @property
     def warnings(self) -> list[str]:
         """Signs that a fit has not come to its end."""
         found = [
-            unfinished(fit, self.losses[i], self.means[i], self.ungated)
+            unfinished(fit, self.losses[i], self.moved[i], self.nll[i], self.ungated)
             for i, fit in enumerate(FITS)
         ]
-        return [words for words in found if words]
+        return list(dict.fromkeys(words for words in found if words))
 
     def plot(self) -> "go.Figure":
         """Heat maps of the three scores, mean over seeds."""
@@ -157,6 +161,17 @@ class Agreement:
     t_p: float
 
     @property
+    def headline(self) -> dict[str, float]:
+        """For result.json."""
+        return {
+            "rank_correlation": self.correlation,
+            "rank_correlation_p": self.correlation_p,
+            "patching_significant_heads": self.significant,
+            "welch_t": self.t,
+            "welch_p": self.t_p,
+        }
+
+    @property
     def table(self) -> dict[str, str]:
         """For a report."""
         welch = "not defined: one of the groups has fewer than two heads"
@@ -166,7 +181,7 @@ class Agreement:
             "Rank correlation of facilitation and patching effect (Spearman)": (
                 f"{self.correlation:.2f}, p = {self.correlation_p:.2g}"
             ),
-            "Heads that patching finds to help (corrected p < 0.05)": str(self.significant),
+            "Heads that patching finds significant (corrected p < 0.05)": str(self.significant),
             "Facilitation of these against all others (Welch)": welch,
         }
 
@@ -175,50 +190,51 @@ def agreement(found: Gating, effects: HeadEffects) -> Agreement:
     """Compare with the effects of patching on the same task."""
     facilitation = found.facilitation.mean(0).flatten().double().numpy()
     effect = effects.scores.flatten().double().numpy()
-    ranks: Any = stats.spearmanr(facilitation, effect)
-    chosen = ((effects.p_values < 0.05) & (effects.scores > 0)).flatten().numpy()
+    chosen = (effects.p_values < 0.05).flatten().numpy()
     t = t_p = float("nan")
-    if min(chosen.sum(), (~chosen).sum()) > 1:
-        welch: Any = stats.ttest_ind(facilitation[chosen], facilitation[~chosen], equal_var=False)
-        t, t_p = float(welch.statistic), float(welch.pvalue)
+    with warnings.catch_warnings():
+        # Heads that a pull took to its end are all the same, which scipy takes for a mistake.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        ranks: Any = stats.spearmanr(facilitation, effect)
+        if min(chosen.sum(), (~chosen).sum()) > 1:
+            groups = facilitation[chosen], facilitation[~chosen]
+            welch: Any = stats.ttest_ind(*groups, equal_var=False)
+            t, t_p = float(welch.statistic), float(welch.pvalue)
     return Agreement(float(ranks.statistic), float(ranks.pvalue), int(chosen.sum()), t, t_p)
+
+
+def tenth_of(updates: int) -> int:
+    """A tenth of the updates."""
+    return updates // 10
 
 
 def unfinished(
     fit: str,
     losses: Float[Tensor, "seed update"],
-    means: Float[Tensor, "seed update"],
-    ungated: float,
+    moved: Float[Tensor, " seed"],
+    nll: Float[Tensor, " seed"] | None = None,
+    ungated: float = 0.0,
 ) -> str | None:
-    """Why a fit should have gone on, or None. All seeds see the same prompts, so their mean counts.
+    """Why a fit should have gone on, or None; every seed is judged by itself.
 
-    A free fit must not end far above the model's own loss, nor with a loss that still falls; the
-    gates of a pulled one must have come to rest.
+    The gates of a pulled fit must have come to rest. A free one must not end with an nll far above
+    that of the ungated model, nor with a loss that still falls.
     """
-    tenth = losses.shape[1] // 10
+    tenth = tenth_of(losses.shape[1])
     if tenth < 2:
-        return None
-    loss, mean = losses.mean(0), means.mean(0)
-    before, last = slice(-3 * tenth, -2 * tenth), slice(-tenth, None)
-    if fit != "free":
-        moved = (mean[last].mean() - mean[before].mean()).item()
-        if abs(moved) > 0.03:
-            return (
-                f"the {fit} fit has not converged: its mean gate still moved by {moved:+.2f} in "
-                "the last third. Give more --updates."
-            )
-        return None
-    end = loss[last].mean().item()
-    if end > ungated + max(0.1, 0.5 * ungated):
-        return (
-            f"with the free gates the loss is {end:.3f} nats per token, that of the model itself "
-            f"{ungated:.3f}: these gates are worse than none. Give more --updates."
-        )
-    fall = loss[before].mean().item() - end
-    noise = ((loss[before].var() + loss[last].var()) / tenth).sqrt().item()
-    if fall > max(0.05 * (loss[:tenth].mean().item() - end), 3 * noise):
-        return (
-            f"the free fit has not converged: its loss still fell by {fall:.3f} nats per token in "
-            "the last third. Give more --updates."
-        )
-    return None
+        return "fewer than 20 --updates are too few to tell whether the fits have converged."
+    if fit != "free" or nll is None:
+        return _told(moved > REST, f"the {fit} fit has not converged: gates still move")
+    worse = nll > ungated + max(0.1, 0.5 * ungated)
+    if worse.any():
+        return _told(worse, "the free gates are worse than none: the loss is above the model's own")
+    before, last = losses[:, -3 * tenth : -2 * tenth], losses[:, -tenth:]
+    end = last.mean(1)
+    fall, noise = before.mean(1) - end, ((before.var(1) + last.var(1)) / tenth).sqrt()
+    least = torch.maximum(0.05 * (losses[:, :tenth].mean(1) - end), 3 * noise)
+    return _told(fall > least, "the free fit has not converged: its loss still falls")
+
+
+def _told(seeds: Bool[Tensor, " seed"], what: str) -> str | None:
+    count = f"with {int(seeds.sum())} of {len(seeds)} seeds"
+    return f"{what} {count}. Give more --updates." if seeds.any() else None

@@ -25,14 +25,14 @@ def gating(
     Fits three sets of gates per seed, to the log probability of the answers whatever the metric:
     a forward and a backward pass per update. Values and their spread are over seeds.
     """
-    recipe = Recipe(seeds=seeds, updates=updates, batch=batch).settled(model)
+    recipe = Recipe(seeds=seeds, updates=updates, batch=batch)
     found = fit_gates(model, prompts, recipe, budget=budget, quiet=quiet)
     untouched = evaluate(model, prompts, metric, quiet=True)
     clean, corrupt = (
         torch.full((seeds,), side[untouched.metric].mean().item())
         for side in (untouched.clean, untouched.corrupt)
     )
-    settings = {"seeds": seeds, "updates": updates, "batch": recipe.batch}
+    settings = {"seeds": seeds, "updates": updates, "batch": found.settings["batch"]}
     return HeadEffects(
         prompts.task,
         model.cfg.model_name,
