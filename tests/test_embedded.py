@@ -34,7 +34,7 @@ BARS = {
         "common_sense": 0.94,
         "retrieval": 0.98,
         "knowledge_recall": 0.98,
-        "math_calculation": 0.85,
+        "math_calculation": 0.80,
         "inference": 0.90,
     },
 }
