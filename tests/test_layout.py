@@ -18,8 +18,8 @@ def imports(file: Path) -> list[tuple[str, bool]]:
     """(module, whether at the top level) of every absolute import; relative ones are local."""
     tree = ast.parse(file.read_text())
     # Neither what a function imports when it is called, nor what only type checkers read.
-    run = [n for n in tree.body if not isinstance(n, ast.FunctionDef) and not _for_types(n)]
-    top = set(ast.walk(ast.Module(run, [])))
+    later = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) or _for_types(n)]
+    top = set(ast.walk(tree)) - {inner for node in later for inner in ast.walk(node)}
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -29,7 +29,7 @@ def imports(file: Path) -> list[tuple[str, bool]]:
     return found
 
 
-def _for_types(node: ast.stmt) -> bool:
+def _for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 

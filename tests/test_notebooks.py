@@ -15,7 +15,7 @@ FEW = {
     "02_standard_vs_sparse": 'TASKS = ("greater_than", "math")\nN = 4',
     "03_head_roles": "SEEDS, UPDATES, N = 2, 20, 12",
     "04_masking": 'TASKS = ("retrieval", "inference")\nN, DRAWS = 4, 2',
-    "05_filler_tokens": "N, LENGTH = 8, 12",
+    "05_filler_tokens": "N, LENGTH = 16, 12",
     "06_your_own_model_and_task": "",
 }
 

@@ -38,7 +38,7 @@ from mechheads.sweeping.cells import (
 from mechheads.sweeping.grid import Cell, from_file, from_flags
 from mechheads.sweeping.inputs import with_inputs
 from mechheads.sweeping.overview import write_overview
-from mechheads.sweeping.scaling import Scaling, compare_workers
+from mechheads.sweeping.scaling import Scaling
 
 ROOT = Path(__file__).parents[1]
 SMALL: dict[str, Any] = {"n": "4", "test": "4", "draws": "2"}
@@ -532,16 +532,6 @@ def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, nodes, tmp_path
     assert same.items() < twos.items()
     with pytest.raises(MechheadsError, match=r"asks for 64 CPUs and 0 GPUs, .* have 1 and 0"):
         complete(look(made, tmp_path / "no"), on_ray.on_cluster(cluster.address, 64.0), True)
-
-
-@pytest.mark.filterwarnings("default")
-def test_one_worker_and_two_are_timed(monkeypatch):
-    pytest.importorskip("ray")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # must not matter
-    found = compare_workers(2, True)
-    assert found.cells == 2
-    assert found.ratio == found.one / found.two > 0
 
 
 def test_the_table_of_workers_has_a_title_over_every_number():
