@@ -1,5 +1,7 @@
 """Estimates from gradients: exact where the model is linear, and equal to gradients by hooks."""
 
+from typing import Any
+
 import pytest
 import torch
 from pairs import random_pairs
@@ -144,8 +146,8 @@ def test_hybrid_of_all_heads_is_patch(tiny):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_the_same_kind_of_result(method, tiny):
     prompts = random_pairs(tiny, 3)
-    few = {"gating": {"seeds": 3, "updates": 20}}  # its values are over seeds
-    found = score_heads(tiny, prompts, method, **few.get(method, {}))
+    few: dict[str, Any] = {"seeds": 3, "updates": 20} if method == "gating" else {}  # over seeds
+    found = score_heads(tiny, prompts, method, **few)
     assert found.method == method
     assert found.values.shape == (3, tiny.cfg.n_layers, tiny.cfg.n_heads)
     assert found.frame().columns.tolist() == [
