@@ -190,9 +190,10 @@ class Questions:
     def split_at(self, n: int) -> "tuple[Questions, Questions]":
         """n questions, and the others; no group is on both sides."""
         one, two = split_groups([item.group or item.prompt for item in self.items], n)
-        return self._only(one), self._only(two)
+        return self.only(one), self.only(two)
 
-    def _only(self, chosen: Sequence[int]) -> "Questions":
+    def only(self, chosen: Sequence[int]) -> "Questions":
+        """Some of the questions, with their pairs."""
         pairs = self.prompts and tuple(self.prompts.pairs[i] for i in chosen)
         return Questions(
             self.name,

@@ -24,7 +24,7 @@ from mechheads.masking.matrix import Matrix, compare_orders, cross_mask
 from mechheads.masking.probe import features, fit_probe, probe_functions
 from mechheads.masking.report import broken, broken_section
 from mechheads.masking.selection import elbow, overlap, random_heads, read_sizes
-from mechheads.masking.splits import only, split_questions, split_sets
+from mechheads.masking.splits import split_questions, split_sets
 from mechheads.methods import METHODS
 from mechheads.prompts import Question, Questions
 from tasks import free
@@ -411,7 +411,7 @@ def test_no_group_ranks_and_is_answered(tiny):
     train, test = zip(*split_sets(sets, [22, 13]), strict=True)
     for part, (one, two) in zip(sets, zip(train, test, strict=True), strict=True):
         assert sorted(one + two) == list(range(len(part)))
-    assert not _groups(map(only, sets, train)) & _groups(map(only, sets, test))
+    assert not _groups(map(Questions.only, sets, train)) & _groups(map(Questions.only, sets, test))
 
 
 def test_questions_that_do_not_fit_are_counted(tiny):

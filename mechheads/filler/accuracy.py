@@ -14,6 +14,7 @@ from torch import Tensor
 from ..generation import answer
 from ..models import Model
 from ..prompts import Question
+from ..statistics import wilson
 from ..storage import load_result, save_result
 from .insertion import Inserted
 from .maths import is_right
@@ -143,8 +144,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _numbers(right: Bool[Tensor, " question"]) -> tuple[int, int, float, float, float]:
     """n, correct, accuracy, and Wilson's interval."""
     correct, n = int(right.sum()), len(right)
-    ci = stats.binomtest(correct, n).proportion_ci(method="wilson")
-    return n, correct, correct / n, ci.low, ci.high
+    return n, correct, correct / n, *wilson(correct, n)
 
 
 def _is_cut_off(model: Model, text: str, max_tokens: int) -> bool:

@@ -6,7 +6,7 @@ side.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..batches import token_ids
 from ..errors import MechheadsError
@@ -42,7 +42,7 @@ def split_questions(
     names = [questions.name for questions in sets]
     if len(set(names)) < len(names):
         raise MechheadsError(f"two of the --tasks have the same function: {', '.join(names)}.")
-    fitting = [only(part, _fitting(model, part, max_tokens)) for part in sets]
+    fitting = [part.only(_fitting(model, part, max_tokens)) for part in sets]
     # Where there are too few for both, each gets its part.
     sides = split_sets(fitting, [len(part) * rank // (n + rank) for part in fitting])
     ranked, asked, left_out = [], [], {}
@@ -50,8 +50,8 @@ def split_questions(
         if min(len(one), len(two)) < LEAST:
             left_out[part.name] = len(part)
             continue
-        ranked.append(only(part, one[:rank]))
-        asked.append(only(part, two[:n]))
+        ranked.append(part.only(one[:rank]))
+        asked.append(part.only(two[:n]))
     if not asked:
         raise MechheadsError(
             f"no function has {2 * LEAST} questions that fit {model.cfg.model_name} "
@@ -85,14 +85,6 @@ def split_sets(
 def group_of(question: Question) -> str:
     """What the question is about."""
     return question.group or question.prompt
-
-
-def only(questions: Questions, chosen: Sequence[int]) -> Questions:
-    """Some of the questions, with their pairs."""
-    pairs = questions.prompts and replace(
-        questions.prompts, pairs=tuple(questions.prompts.pairs[i] for i in chosen)
-    )
-    return Questions(questions.name, tuple(questions.items[i] for i in chosen), pairs)
 
 
 def _fitting(model: Model, questions: Questions, max_tokens: int) -> list[int]:
