@@ -39,11 +39,51 @@ def gate_logits(
     return scores + bias.to(scores)[:, None, None]
 
 
-def sampled(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Gates of 0 and 1 drawn from the logits, with the gradient of a sigmoid."""
-    noise = torch.logit(torch.rand_like(logits), eps=1e-6)
-    soft = torch.sigmoid(logits + noise)
-    return (soft > 0.5).to(soft) + (soft - soft.detach())
+class Edges(torch.autograd.Function):
+    """Gates of 0 and 1, deterministic or drawn, and the expected number of open edges.
+
+    Their gradient is that of a sigmoid. With u drawn evenly from 0 to 1, g + logit(u) is g with
+    logistic noise, and its sigmoid is s u / (s u + (1 - s)(1 - u)), s = sigmoid(g): no logarithm is
+    needed. Of the expected edges a bias feels every open one as much: by the sigmoid's own slope,
+    which is flat there, a head that is wide open would stay so.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Float[Tensor, "row head query key"],
+        bias: Float[Tensor, " head"],
+        queries: Bool[Tensor, "row query"],
+        sample: bool,
+    ) -> tuple[Float[Tensor, "row head query key"], Float[Tensor, " head"]]:
+        """The gates, and the sum of their probabilities at the queries, head by head."""
+        logits = gate_logits(scores, bias)
+        s = logits.sigmoid()
+        expected = (s.sum(-1) * queries[:, None]).sum(dim=(0, 2))
+        soft = s
+        if sample:
+            u = torch.rand_like(s)
+            opening = s * u
+            closing = (1 - s).mul_(u.neg_().add_(1))
+            drawn = (opening > closing).to(scores)
+            # Both are 0 only where a gate is open or shut for sure: there is no slope.
+            whole = closing.add_(opening).clamp_(min=torch.finfo(s.dtype).tiny)
+            soft = opening.div_(whole)
+        else:
+            drawn = (logits > 0).to(scores)
+        ctx.save_for_backward(s, soft, queries, expected)
+        return drawn, expected
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        """To the scores and to the bias, by the gates and by the expected edges."""
+        s, soft, queries, expected = ctx.saved_tensors
+        by_gate, by_expected = slopes
+        through = (by_gate * soft).mul_(1 - soft)
+        to_bias = by_expected * expected + through.sum(dim=(0, 2, 3))
+        weight = by_expected[:, None] * queries[:, None]
+        to_scores = through.addcmul_(s * (1 - s), weight[..., None])
+        return to_scores, to_bias, None, None
 
 
 class Gated(TorchFunctionMode):
@@ -53,10 +93,9 @@ class Gated(TorchFunctionMode):
         logits = hf_model(tokens).logits      # one forward pass, eager attention
 
     It steps in where the model computes a softmax over a square of positions for every head, which
-    every architecture does in the same way. `queries` are the positions whose edges are counted:
-    `expected` is the sum of their gates' probabilities, with its gradient, `open` counts the edges
-    that the deterministic gates leave open. A bias feels every open edge as much: by the sigmoid's
-    own slope, which is flat there, a head that is wide open would stay so.
+    every architecture does in the same way. `queries` are the positions whose edges are counted,
+    all without it: `expected` is the sum of their gates' probabilities, with its gradient, `open`
+    counts the edges that deterministic gates leave open.
     """
 
     def __init__(
@@ -69,7 +108,7 @@ class Gated(TorchFunctionMode):
         """Gates with these biases; drawn at random if `sample`, else deterministic."""
         super().__init__()
         self.bias, self.sample = bias, sample
-        self.queries = None if queries is None else queries[:, None, :, None]
+        self.queries = queries
         self.layer = 0
         self.expected: Tensor = torch.zeros((), device=bias.device)
         self.open = torch.zeros(bias.shape, dtype=torch.long, device=bias.device)
@@ -103,16 +142,16 @@ class Gated(TorchFunctionMode):
         )
 
     def _gates(self, scores: Float[Tensor, "row head query key"]) -> Tensor:
-        bias = self.bias[self.layer]
-        logits = gate_logits(scores, bias)
-        if self.queries is not None:
-            shares = torch.sigmoid(gate_logits(scores, bias.detach())) * self.queries
-            felt = shares.detach().sum(dim=(0, 2, 3)) @ bias
-            self.expected = self.expected + shares.sum() + felt - felt.detach()
-        counted = logits > 0 if self.queries is None else (logits > 0) & self.queries
-        self.open[self.layer] += counted.sum(dim=(0, 2, 3))
+        bias, queries = self.bias[self.layer], self.queries
+        if queries is None:
+            queries = torch.ones_like(scores[:, 0, :, 0], dtype=torch.bool)
+        drawn, expected = Edges.apply(scores, bias, queries, self.sample)
+        self.expected = self.expected + expected.sum()
+        if not self.sample:
+            counted = drawn.detach().sum(-1) * queries[:, None]
+            self.open[self.layer] = counted.sum(dim=(0, 2)).long()
         self.layer += 1
-        return sampled(logits) if self.sample else (logits > 0).to(scores)
+        return drawn
 
 
 _SOFTMAX = (torch.nn.functional.softmax, torch.softmax, Tensor.softmax)

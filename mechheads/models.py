@@ -31,6 +31,7 @@ from .originals import (
     Original,
     complete_tokenizer,
     first_line,
+    fuse_activations,
     quiet_libraries,
     read_original,
     refuse,
@@ -143,6 +144,7 @@ def load_original(
             )
         complete_tokenizer(tokenizer)
         hf_model.set_attn_implementation("eager")
+        fuse_activations(hf_model)
         return Original(
             name,
             hf_model.to(place),

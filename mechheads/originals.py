@@ -142,6 +142,14 @@ def read_original(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]
     return hf_model.eval().requires_grad_(False), tokenizer
 
 
+def fuse_activations(hf_model: Any) -> None:
+    """GPT-2's GELU, which transformers computes in eight steps, in one; the same function."""
+    for module in list(hf_model.modules()):
+        for name, child in module.named_children():
+            if type(child).__name__ == "NewGELUActivation":
+                setattr(module, name, torch.nn.GELU(approximate="tanh"))
+
+
 def refuse(architecture: str, source: sources.Source) -> None:
     """An error if TransformerLens cannot convert models of this architecture."""
     if architecture not in SUPPORTED:

@@ -6,7 +6,8 @@ After arXiv:2512.05865:
    c times the expected share of open edges, with gates drawn at random.
 3. c is the multiplier of a constraint: it grows while the loss is less than `slack` above the dense
    model's on the same tokens, and shrinks while it is more, or edges are few enough.
-4. The rates fall in the last part. Afterwards the gates are deterministic.
+4. In the last part the rates fall, and the gates are deterministic, as they will be: noise in the
+   edges costs what needs them exactly, arithmetic above all (ours, not the paper's).
 5. With `start`, all this goes on from a sparse model that was made before; the teacher is dense.
 
 Every step's data and noise depend on the seed and the step alone: a run that was stopped and
@@ -21,11 +22,12 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from . import checkpoints, gates, sources
@@ -54,6 +56,7 @@ class Settings:
     multiplier: float = 1.0
     multiplier_rate: float = 0.02
     multiplier_max: float = 200.0
+    settle: float = 0.4
     distill: float = 1.0
     lora: int = 0
     seed: int = 0
@@ -75,7 +78,7 @@ class Student:
 
     model: Any
     bias: Float[Tensor, "layer head"]
-    teach: Callable[[Tensor], Tensor]
+    teach: Callable[[Tensor, Tensor], Tensor]
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -168,6 +171,10 @@ def check(settings: Settings) -> None:
     for name in ("density", "distill", "lora"):
         if not getattr(settings, name) >= 0:
             raise MechheadsError(f"--{name} takes 0 or more, got {getattr(settings, name)}.")
+    if not 0 < settings.settle <= 1:
+        raise MechheadsError(
+            f"--settle is a share of the steps, 0.4 for the last 40 %; got {settings.settle}."
+        )
     if settings.density >= 1:
         raise MechheadsError(
             f"--density is a share of the edges, 0.004 for 0.4 %; got {settings.density}."
@@ -186,16 +193,31 @@ def begin(original: Original, settings: Settings) -> Student:
     if settings.lora:
         model = _with_adapters(model, settings)
 
-        def teach(tokens: Tensor) -> Tensor:
+        def teach(tokens: Tensor, asked: Tensor) -> Tensor:
             with model.disable_adapter():
-                return model(tokens, use_cache=False).logits
+                return predict(model, tokens, asked)
 
         return Student(model, bias.requires_grad_(), teach)
     dense = copy.deepcopy(model)
     if settings.start:
         bias = _take_over(original, settings.start).to(device)
     model.requires_grad_(True)
-    return Student(model, bias.requires_grad_(), lambda t: dense(t, use_cache=False).logits)
+    return Student(model, bias.requires_grad_(), partial(predict, dense))
+
+
+def predict(
+    model: Any, tokens: Int[Tensor, "row pos"], asked: Bool[Tensor, "row next"]
+) -> Float[Tensor, "asked vocab"]:
+    """Log probabilities of the next token at these positions, of all but the last; no others are
+    unembedded.
+    """
+    chosen = model.get_output_embeddings().register_forward_pre_hook(
+        lambda _, given: (given[0][:, :-1][asked], *given[1:])
+    )
+    try:
+        return model(tokens, use_cache=False).logits.log_softmax(-1)
+    finally:
+        chosen.remove()
 
 
 def _take_over(original: Original, start: str) -> Float[Tensor, "layer head"]:
@@ -240,15 +262,17 @@ def train_step(
 ) -> Control:
     """One step on the rows; gives the multiplier for the next."""
     torch.manual_seed(settings.seed * 1_000_003 + step)
-    late = max(0.0, (step / settings.steps - 0.7) / 0.3)
+    late = (step / settings.steps - (1 - settings.settle)) / settings.settle
     for group in optimizer.param_groups:
-        group["lr"] = group["full_rate"] * (0.02 + 0.98 * (1 + math.cos(math.pi * late)) / 2)
+        group["lr"] = group["full_rate"] * (
+            0.02 + 0.98 * (1 + math.cos(math.pi * max(0.0, late))) / 2
+        )
     student.model.eval()  # no dropout
     optimizer.zero_grad()
     weight, edges = _sizes(parts, student.bias)
     gap = density = 0.0
     for part in parts:
-        loss, divergence, dense_loss, gated = _forward(student, part, sample=True)
+        loss, divergence, dense_loss, gated = _forward(student, part, thin=True, noisy=late < 0)
         share = gated.expected / edges
         total = (loss + settings.distill * divergence) / weight + control.multiplier * share
         total.backward()
@@ -271,21 +295,21 @@ def _sizes(parts: Sequence[Rows], bias: Float[Tensor, "layer head"]) -> tuple[fl
 
 
 def _forward(
-    student: Student, part: Rows, *, sample: bool
+    student: Student, part: Rows, *, thin: bool = False, noisy: bool = False
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], float, gates.Gated]:
     """Weighted sums: the student's loss, its divergence from the teacher, the teacher's loss.
 
-    Edges are counted of all tokens; with `sample`, some of the light ones are predicted for all.
+    Edges are counted of all tokens; with `thin`, some of the light ones are predicted for all.
     """
     device = student.bias.device
     tokens, queries = part.tokens.to(device), part.queries.to(device)
     weights = part.weights.to(device)[:, 1:]
-    asked, weights = thinned(weights) if sample else (weights > 0, weights[weights > 0])
+    asked, weights = thinned(weights) if thin else (weights > 0, weights[weights > 0])
     targets = tokens[:, 1:][asked]
     with torch.no_grad():
-        dense = student.teach(tokens)[:, :-1][asked].log_softmax(-1)
-    with gates.Gated(student.bias, queries, sample=sample) as gated:
-        sparse = student.model(tokens, use_cache=False).logits[:, :-1][asked].log_softmax(-1)
+        dense = student.teach(tokens, asked)
+    with gates.Gated(student.bias, queries, sample=noisy) as gated:
+        sparse = predict(student.model, tokens, asked)
 
     def loss(predictions: Tensor) -> Tensor:
         return -(predictions.gather(-1, targets[:, None])[:, 0] * weights).sum()
@@ -301,7 +325,7 @@ def measure(student: Student, tests: Sequence[Rows]) -> Outcome:
     gap = 0.0
     opened = torch.zeros_like(student.bias, dtype=torch.long)
     for part in tests:
-        loss, _, dense_loss, gated = _forward(student, part, sample=False)
+        loss, _, dense_loss, gated = _forward(student, part)
         gap += (loss.item() - dense_loss) / weight
         opened += gated.open
     return Outcome(gap, opened.sum().item() / edges, int((opened > 0).sum()))

@@ -14,6 +14,7 @@ def sparsify(
     slack: float = 0.05,
     density: float = 0.004,
     rate: float = 6e-4,
+    settle: float = 0.4,
     distill: float = 1.0,
     lora: int = 0,
     start: str | None = None,
@@ -39,6 +40,7 @@ def sparsify(
         slack: how much the loss may rise above the dense model's, in nats
         density: share of the causal edges below which no more are asked to close
         rate: learning rate of the weights
+        settle: share of the steps, at the end, in which gates are deterministic and rates fall
         distill: weight of the divergence from the dense model's predictions; 0 for none
         lora: rank of low-rank adapters, for models too large to train whole; 0 for all weights
         start: a sparse model made of the same dense one before, to go on from
@@ -85,6 +87,7 @@ def sparsify(
         slack=slack,
         density=density,
         rate=rate,
+        settle=settle,
         distill=distill,
         lora=lora,
         seed=seed,

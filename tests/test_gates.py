@@ -96,16 +96,22 @@ def test_hooks_of_the_user_come_and_go_and_the_gates_stay(sparse):
 
 def test_sampled_gates_are_binary_and_open_as_often_as_the_sigmoid_says():
     torch.manual_seed(0)
-    logits = torch.tensor([-2.0, 0.0, 3.0]).repeat(40_000, 1).requires_grad_()
-    drawn = gates.sampled(logits)
+    logits = torch.tensor([-2.0, 0.0, 3.0]).repeat(1, 1, 40_000, 1).requires_grad_()
+    bias = torch.zeros(1, requires_grad=True)
+    drawn, expected = gates.Edges.apply(logits, bias, torch.ones(1, 40_000).bool(), True)
     assert set(drawn.detach().unique().tolist()) == {0.0, 1.0}
-    torch.testing.assert_close(drawn.mean(0), torch.sigmoid(logits[0]), atol=0.01, rtol=0)
+    torch.testing.assert_close(
+        drawn.detach()[0, 0].mean(0), torch.sigmoid(logits[0, 0, 0]), atol=0.01, rtol=0
+    )
+    torch.testing.assert_close(expected, torch.sigmoid(logits).sum()[None])
     drawn.sum().backward()
     assert logits.grad is not None
+    assert bias.grad is not None
+    torch.testing.assert_close(bias.grad[0], logits.grad.sum())
     # E over logistic noise of sigmoid'(g + noise) is the integral of s(1-s) against its density.
     noise = torch.linspace(-40, 40, 80_001)
     density = torch.sigmoid(noise) * (1 - torch.sigmoid(noise))
-    for g, slope in zip((-2.0, 0.0, 3.0), logits.grad.mean(0), strict=True):
+    for g, slope in zip((-2.0, 0.0, 3.0), logits.grad[0, 0].mean(0), strict=True):
         soft = torch.sigmoid(g + noise)
         wanted = torch.trapezoid(soft * (1 - soft) * density, noise)
         assert abs(slope - wanted) < 0.003
@@ -174,15 +180,15 @@ def test_a_sparse_directory_that_is_not_whole_is_refused(spoil, message, sparse)
         load(str(folder))
 
 
-def test_a_bias_feels_open_edges_as_much_where_the_sigmoid_is_flat(checkpoint):
-    original = load_original(str(checkpoint("gpt2")))
-    tokens = torch.arange(5, 11)[None]
+def test_a_bias_feels_open_edges_as_much_where_the_sigmoid_is_flat():
+    scores = torch.randn(1, 4, 6, 6, generator=torch.Generator().manual_seed(0))
+    scores = scores.masked_fill(torch.ones(6, 6).triu(1) > 0, -torch.inf).requires_grad_()
     for level in (0.0, 30.0):
-        bias = torch.full((2, 4), level, requires_grad=True)
-        with gates.Gated(bias, torch.ones_like(tokens).bool()) as gated:
-            original.hf_model(tokens, use_cache=False)
-        gated.expected.backward()
-        assert bias.grad is not None
-        assert bias.grad.sum().item() == pytest.approx(gated.expected.item(), rel=1e-5)
+        bias = torch.full((4,), level, requires_grad=True)
+        _, expected = gates.Edges.apply(scores, bias, torch.ones(1, 6).bool(), False)
+        by_scores, by_bias = torch.autograd.grad(expected.sum(), (scores, bias))
+        torch.testing.assert_close(by_bias, expected)
+        s = torch.sigmoid(scores + level)
+        torch.testing.assert_close(by_scores, s * (1 - s))  # scores feel the sigmoid's slope
     # Six queries with 1 to 6 keys, all open.
-    assert torch.allclose(bias.grad, torch.full((2, 4), 21.0))
+    assert torch.allclose(by_bias, torch.full((4,), 21.0))

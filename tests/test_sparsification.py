@@ -37,15 +37,32 @@ def course():
     return Course(text_lessons(sequences[:30], 3, seed=0), [text_rows(sequences[30:])])
 
 
+def everywhere(tokens):
+    """Every position but the last is asked for its next token."""
+    return torch.ones_like(tokens[:, 1:]).bool()
+
+
 def test_one_step_changes_all_weights_and_gates_and_leaves_the_teacher(original, course):
     student = begin(original, SETTINGS)
     tokens = course.tests[0].tokens
     before = {name: p.detach().clone() for name, p in student.parameters.items()}
-    taught = student.teach(tokens)
+    taught = student.teach(tokens, everywhere(tokens))
     train_step(student, _optimizer(student, SETTINGS), course.lessons(0), Control(1.0), SETTINGS, 0)
     for name, parameter in student.parameters.items():
         assert not torch.equal(parameter, before[name]), name
-    assert torch.equal(student.teach(tokens), taught)
+    assert torch.equal(student.teach(tokens, everywhere(tokens)), taught)
+
+
+@pytest.mark.parametrize(("settle", "same"), [(1.0, True), (0.25, False)])
+def test_gates_are_drawn_until_the_last_part_and_not_in_it(settle, same, checkpoint, course):
+    found = []
+    for seed in (0, 1):  # of the noise; the rows are the same
+        settings = replace(SETTINGS, settle=settle, bias=0.0, seed=seed)
+        student = begin(load_original(str(checkpoint("gpt2"))), settings)
+        optimizer = _optimizer(student, settings)
+        train_step(student, optimizer, course.lessons(0), Control(1.0), settings, 0)
+        found.append(student.bias.detach().clone())
+    assert torch.equal(*found) == same
 
 
 def test_with_adapters_only_they_and_the_gates_change(original, course):
@@ -59,7 +76,8 @@ def test_with_adapters_only_they_and_the_gates_change(original, course):
             student, _optimizer(student, settings), course.lessons(step), Control(1.0), settings, 0
         )
     assert all("lora" in name or name == "edge_gates" for name in student.parameters)
-    assert torch.equal(student.teach(tokens), plain)
+    taught = student.teach(tokens, everywhere(tokens))
+    assert torch.equal(taught, plain[:, :-1].flatten(0, 1).log_softmax(-1))
     left = dict(student.model.named_parameters())
     for name, value in dense.items():
         own = next(n for n in left if n.endswith(name) or n.endswith(_wrapped(name)))
@@ -99,7 +117,7 @@ def test_the_sums_are_those_of_a_loop_over_tokens(original, course):
     part = course.tests[0]
     part = replace(part, weights=part.weights * torch.rand(part.weights.shape))
     part.weights[:, 9:] = 0.0
-    loss, divergence, dense_loss, _ = _forward(student, part, sample=False)
+    loss, divergence, dense_loss, _ = _forward(student, part)
     predictions = original.hf_model(part.tokens, use_cache=False).logits.log_softmax(-1)
     by_hand = -1.0 * sum(
         (part.weights[row, pos + 1] * predictions[row, pos, part.tokens[row, pos + 1]]).item()
@@ -174,7 +192,8 @@ def test_a_run_can_start_from_an_earlier_result(checkpoint, course, tmp_path):
     weights = load_file(tmp_path / "first" / "model.safetensors")
     for name, parameter in student.parameters.items():
         assert name == "edge_gates" or torch.equal(parameter, weights[name])
-    assert torch.equal(student.teach(course.tests[0].tokens), dense)
+    taught = student.teach(course.tests[0].tokens, everywhere(course.tests[0].tokens))
+    assert torch.equal(taught, dense[:, :-1].flatten(0, 1).log_softmax(-1))
 
 
 def test_a_start_that_is_not_sparse_is_named(checkpoint, original, course, tmp_path):
@@ -236,6 +255,7 @@ def test_text_lessons_depend_on_the_step_alone():
         ({"slack": 0.0}, "--slack takes more than 0, got 0.0"),
         ({"steps": 0}, "--steps takes more than 0, got 0"),
         ({"start": "earlier", "lora": 2}, "--start goes on with all weights"),
+        ({"settle": 0.0}, "--settle is a share of the steps"),
         ({"density": 1.5}, "--density is a share of the edges"),
         ({"lora": -1}, "--lora takes 0 or more, got -1"),
         ({"length": 1}, "--length takes 2 tokens or more, got 1"),
