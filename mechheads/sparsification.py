@@ -2,8 +2,8 @@
 
 After arXiv:2512.05865:
 1. Every head gets a gate bias, positive at first, so that its edges begin open (see `gates`).
-2. All weights train on: the cross-entropy, the divergence from the dense model's predictions, and
-   c times the expected share of open edges, with gates drawn at random.
+2. All weights train on: the cross-entropy, the divergence from the dense model's softened
+   predictions, and c times the expected share of open edges, with gates drawn at random.
 3. c is the multiplier of a constraint: it grows while the loss is less than `slack` above the dense
    model's on the same tokens, and shrinks while it is more, or edges are few enough.
 4. In the last part the rates fall, and the gates are deterministic, as they will be: noise in the
@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from . import checkpoints, gates, sources
 from .errors import MechheadsError
@@ -37,6 +38,10 @@ from .originals import Original, quiet_libraries, read_original, save_original
 from .outputs import append_row, prepare
 from .progress import bar
 from .rows import Course, Rows, thinned
+
+# Both models' logits are divided by it before they are compared: a model that is sure of its answer
+# else says next to nothing of how it comes to it, and what was held out is forgotten first.
+TEMPERATURE = 4.0
 
 
 @dataclass(frozen=True)
@@ -208,14 +213,12 @@ def begin(original: Original, settings: Settings) -> Student:
 def predict(
     model: Any, tokens: Int[Tensor, "row pos"], asked: Bool[Tensor, "row next"]
 ) -> Float[Tensor, "asked vocab"]:
-    """Log probabilities of the next token at these positions, of all but the last; no others are
-    unembedded.
-    """
+    """Logits of the next token at these positions, all but the last; no others are unembedded."""
     chosen = model.get_output_embeddings().register_forward_pre_hook(
         lambda _, given: (given[0][:, :-1][asked], *given[1:])
     )
     try:
-        return model(tokens, use_cache=False).logits.log_softmax(-1)
+        return model(tokens, use_cache=False).logits
     finally:
         chosen.remove()
 
@@ -277,7 +280,7 @@ def train_step(
         total = (loss + settings.distill * divergence) / weight + control.multiplier * share
         total.backward()
         gap += (loss.item() - dense_loss) / weight
-        density += share.item()
+        density += share.item() if late < 0 else gated.open.sum().item() / edges
     weights = [p for name, p in student.parameters.items() if name != "edge_gates"]
     torch.nn.utils.clip_grad_norm_(weights, 1.0)
     optimizer.step()
@@ -311,10 +314,12 @@ def _forward(
     with gates.Gated(student.bias, queries, sample=noisy) as gated:
         sparse = predict(student.model, tokens, asked)
 
-    def loss(predictions: Tensor) -> Tensor:
-        return -(predictions.gather(-1, targets[:, None])[:, 0] * weights).sum()
+    def loss(logits: Tensor) -> Tensor:
+        return (F.cross_entropy(logits, targets, reduction="none") * weights).sum()
 
-    divergence = ((dense.exp() * (dense - sparse)).sum(-1) * weights).sum()
+    soft, wanted = ((x / TEMPERATURE).log_softmax(-1) for x in (sparse, dense))
+    apart = F.kl_div(soft, wanted, reduction="none", log_target=True).sum(-1)
+    divergence = TEMPERATURE**2 * (apart * weights).sum()
     return loss(sparse), divergence, loss(dense).item(), gated
 
 
