@@ -94,8 +94,8 @@ def draw_comparison(comparison: "Comparison", *, edges: bool = False) -> "go.Fig
         columns,
         subplot_titles=titles,
         shared_yaxes=True,
-        horizontal_spacing=0.05,
-        vertical_spacing=0.34 / rows,
+        horizontal_spacing=0.09,
+        vertical_spacing=0.44 / rows,
     )
     share = not edges and not comparison.same_size
     for i, (task, ratio) in enumerate(zip(tasks, ratios, strict=True)):
@@ -149,7 +149,7 @@ def draw_comparison(comparison: "Comparison", *, edges: bool = False) -> "go.Fig
     figure.update_layout(
         template="simple_white",
         font=FONT,
-        height=120 + 330 * rows,
+        height=120 + 360 * rows,
         margin={"t": 70, "r": 20},
         legend={"orientation": "h", "y": -0.16 / rows - 0.05},
     )
