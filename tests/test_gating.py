@@ -122,7 +122,7 @@ def test_the_loss_of_an_update_is_the_mean_over_its_prompts(tiny):
 
 
 @pytest.mark.parametrize("budget", [1, 40, 200, 5000])
-def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget):
+def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget, monkeypatch):
     prompts = random_pairs(tiny, 1, (7, 8, 8, 8, 9, 30), tokens=3)
     course = make_course(tiny, prompts, Recipe(batch=6), budget)
     done = torch.zeros(5)
@@ -133,7 +133,10 @@ def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget)
         assert held <= budget or (variants == 1 and len(batch.pairs) == 1)
     assert (done == 6).all()
     (batch,) = course.drawn(0)[-1:]
-    assert row_tokens(tiny, batch) == math.ceil(32 + 3 * tiny.cfg.d_vocab_out / 4096)
+    logits = 3 * tiny.cfg.d_vocab_out / 4096
+    assert row_tokens(tiny, batch) == math.ceil(32 + logits)
+    monkeypatch.setattr(tiny.cfg, "n_layers", 30)  # every layer is remembered, six hold one token
+    assert row_tokens(tiny, batch) == math.ceil(5 * 32 + logits)
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
