@@ -13,7 +13,8 @@ Every method and every curve goes through `Edit`, so that a score and the curve 
 cannot disagree on what changing a head means.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -257,6 +258,22 @@ def measure(
 def unchanged(model: Model) -> Replace:
     """The edit that keeps every head: a run resumed with it ends as it was."""
     return Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads))
+
+
+@contextmanager
+def frozen(model: Model) -> Iterator[None]:
+    """Inside, no weight wants a gradient, so that a third less is remembered for a backward pass.
+
+    A linear layer remembers what enters it only for the gradient by its weights.
+    """
+    wanted = [weight for weight in model.parameters() if weight.requires_grad]
+    try:
+        for weight in wanted:
+            weight.requires_grad_(False)
+        yield
+    finally:
+        for weight in wanted:
+            weight.requires_grad_(True)
 
 
 @torch.inference_mode()

@@ -119,7 +119,8 @@ class Fast:
         self.model = model
         self.cfg: Any = model.cfg
         self.bias: Tensor | None = getattr(model, "edge_gates", None) if is_gated(model) else None
-        self.layers = [_layer(block) for block in model.blocks]
+        with torch.no_grad():
+            self.layers = [_layer(block) for block in model.blocks]
 
     def remember(self, tokens: Int[Tensor, "row pos"], first: int, steps: int) -> Run:
         """Run the tokens once."""

@@ -1,8 +1,7 @@
 """Verb `gate`: which heads facilitate a task, which interfere, which do not matter."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +13,14 @@ from .progress import say
 from .prompts import LEAST, check_prompts, read_list
 
 if TYPE_CHECKING:
-    from circuits.circuit import Circuit
+    from tasks.contrasts import Format, Plan
 
     from .gating import Recipe
-    from .gating.contrast import Contrast, Side, Trial
-    from .gating.report import Cell
+    from .gating.contrast import Side
     from .models import Model
-    from .prompts import Pair, Prompts
+    from .prompts import Prompts
 
-USUAL, USUAL_TEST = 96, 32  # prompts that gates are fitted to, and that test them
 UNUSED = ("task", "rates", "k", "points", "no_patching")  # by contrastive gating
-# What is left out of the fit; what is fitted to retain and to forget; what tests both.
-Plan = tuple[str, list["Format"], list["Format"], "Format", "Format"]
 
 
 def gate(
@@ -96,6 +91,8 @@ def gate(
         options: the task's own options
     """
     settings = runs.settings_of(locals())
+    from tasks.contrasts import read_contrasts
+
     names, models = read_list(task, str, "--task"), read_list(model, str, "--model")
     contrasts = read_contrasts(retain, forget, family)
     check(names, models, n, test, split, options, contrasts)
@@ -121,58 +118,6 @@ def gate(
     print("\n".join([*said, str(folder / REPORT)]))
 
 
-@dataclass(frozen=True)
-class Format:
-    """A task with its own options, as it is written in --retain, --forget and --family."""
-
-    task: str
-    options: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """As it is written."""
-        listed = "+".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{self.task}:{listed}" if listed else self.task
-
-    @property
-    def meaning(self) -> tuple[Any, ...]:
-        """The task with all its options as it reads them, or an error."""
-        import tasks
-
-        given = tasks.check(self.task, None, "all", dict(self.options))
-        own = {} if tasks.is_file(self.task) else tasks.TASKS[self.task].options
-        return self.task, *sorted(({name: p.default for name, p in own.items()} | given).items())
-
-
-def read_contrasts(retain: str | None, forget: str | None, family: str | None) -> list[Plan]:
-    """A trial of two tasks, or one for every task of a family that is left out."""
-    if retain is None and forget is None and family is None:
-        return []
-    if retain is None or forget is None:
-        raise MechheadsError("contrastive gating takes both --retain and --forget.")
-    if family is None:
-        kept, lost = _format(retain, "--retain"), _format(forget, "--forget")
-        _check_apart(kept, lost)
-        return [("", [kept], [lost], kept, lost)]
-    tasks = [_format(text, "--family") for text in read_list(family, str, "--family")]
-    if len({t.meaning for t in tasks}) < max(2, len(tasks)):
-        raise MechheadsError(f"--family takes two or more different tasks, got {family}.")
-    changes = [_options(text, flag) for text, flag in ((retain, "--retain"), (forget, "--forget"))]
-    sides = [[Format(t.task, {**t.options, **change}) for t in tasks] for change in changes]
-    for kept, lost in zip(*sides, strict=True):
-        _check_apart(kept, lost)
-    return [
-        (
-            left_out.name,
-            [side for j, side in enumerate(sides[0]) if j != i],
-            [side for j, side in enumerate(sides[1]) if j != i],
-            sides[0][i],
-            sides[1][i],
-        )
-        for i, left_out in enumerate(tasks)
-    ]
-
-
 def check(
     names: list[str],
     models: list[str],
@@ -180,7 +125,7 @@ def check(
     test: int | None,
     split: str,
     options: Mapping[str, str],
-    contrasts: list[Any],
+    contrasts: "list[Plan]",
 ) -> None:
     """What can be wrong is looked at before torch is imported."""
     import tasks
@@ -194,8 +139,8 @@ def check(
     if contrasts:
         if len(models) > 1:
             raise MechheadsError("contrastive gating takes one --model.")
-        for _, *sides in contrasts:
-            for side in (*sides[0], *sides[1]):
+        for plan in contrasts:
+            for side in plan.formats:
                 tasks.check(side.task, n, split, dict(side.options))
         return
     for name in names:
@@ -222,28 +167,20 @@ def make_prompts(
     """Prompts that fit and prompts that test: no group is in both."""
     import tasks
 
+    from .gating.splits import split_prompts, wanted
     from .models import lexicon
 
     n, test = settings["n"], settings["test"]
-    wanted = tasks.default_count(task, (n or USUAL) + (test or USUAL_TEST))
     made = tasks.make(
         task,
         lexicon(model),
-        n=wanted,
+        n=tasks.default_count(task, wanted(n, test)),
         seed=settings["seed"],
         split=settings["split"],
         or_all=n is None or test is None,
         **dict(options),
     )
-    tested = test or min(USUAL_TEST, len(made) - n if n else len(made) // 4)
-    fitted = n or len(made) - tested
-    sides = made.first(fitted + tested).split_at(fitted)
-    if len(made) < fitted + tested or min(map(len, sides)) < LEAST:
-        raise MechheadsError(
-            f"{task} has {len(made)} different prompts, too few to fit {n or USUAL} and test "
-            f"{test or USUAL_TEST}. Ask for fewer with --n and --test."
-        )
-    return sides[0], sides[1].first(tested)
+    return split_prompts(model, made, n, test)
 
 
 def notes() -> str:
@@ -270,16 +207,21 @@ def _cells(
     quiet: bool,
 ) -> list[str]:
     """Every task on every model, the run folder of it all, and the results in words."""
+    from circuits.gated import gated_circuits, save_circuits
+
+    from .gating.cells import measure_cell
     from .gating.report import write_gating
     from .models import load
     from .provenance import provenance
 
     start = time.monotonic()
     cells, origins, timings = [], {}, {}
+    common = {name: settings[name] for name in ("k", "points", "budget")}
+    common |= {"patching": not settings["no_patching"], "quiet": quiet}
 
     def prepare(name: str) -> "tuple[Model, dict[str, tuple[Prompts, Prompts]]]":
         loaded = load(name, device=settings["device"], dtype=settings["dtype"], quiet=quiet)
-        return loaded, {task: _checked(loaded, task, options, settings) for task in names}
+        return loaded, {task: make_prompts(loaded, task, options, settings) for task in names}
 
     # What is wrong with the last model's prompts should not cost the first one's fits.
     for name in models[1:]:
@@ -289,7 +231,7 @@ def _cells(
         for task in names:
             say(f"{task} on {name}", quiet)
             begun = time.monotonic()
-            cells.append(_cell(loaded, *made[task], recipe, settings, quiet))
+            cells.append(measure_cell(loaded, *made[task], recipe, **common))
             timings[f"{task} on {name}"] = time.monotonic() - begun
         every = [part for both in made.values() for part in both]
         origins[name] = provenance(loaded, sources.find(name, quiet=quiet), every, recipe.seed)
@@ -304,8 +246,7 @@ def _cells(
 
     def write(place: Path) -> None:
         write_gating(place, cells, record)
-        for i, cell in enumerate(cells):
-            _save_circuits(place, _circuits(cell), "" if len(cells) == 1 else f"_{i}")
+        save_circuits(place, [gated_circuits(cell.gating) for cell in cells])
 
     runs.keep(folder, record, timings, write)
     return [
@@ -315,107 +256,17 @@ def _cells(
     ]
 
 
-def _checked(
-    model: "Model", task: str, options: Mapping[str, Any], settings: Mapping[str, Any]
-) -> "tuple[Prompts, Prompts]":
-    """Prompts whose tokens the model can take."""
-    from .batches import batches
-
-    both = make_prompts(model, task, options, settings)
-    for part in both:
-        list(batches(model, part))
-    return both
-
-
-def _cell(
-    model: "Model",
-    fitted: "Prompts",
-    tested: "Prompts",
-    recipe: "Recipe",
-    settings: Mapping[str, Any],
-    quiet: bool,
-) -> "Cell":
-    from .evaluation import evaluate
-    from .gating import fit_gates
-    from .gating.ablation import ablate, grid
-    from .gating.report import Cell, measure_gates
-    from .gating.roles import agreement
-    from .patching import patch
-
-    budget = settings["budget"]
-    heads = model.cfg.n_layers * model.cfg.n_heads
-    ks = grid(heads, settings["k"], settings["points"])
-    judged = evaluate(model, tested, "logprob", quiet=True)
-    found = fit_gates(model, fitted, recipe, budget=budget, quiet=quiet)
-    agreed = None
-    if not settings["no_patching"]:
-        agreed = agreement(found, patch(model, tested, budget=budget, quiet=quiet))
-    curves = ablate(model, found, tested, ks, budget=budget, quiet=quiet)
-    masks = measure_gates(model, found, tested, budget=budget)
-    return Cell(found, curves, agreed, masks, judged.warning)
-
-
-def _circuits(cell: "Cell") -> "dict[str, Circuit]":
-    """All heads with their gates in G- and G+, mean over seeds, by the files' names."""
-    from circuits.circuit import Circuit
-
-    found = cell.gating
-    heads = found.ranking()
-    roles = {head: role for head in heads if (role := found.role_of(*head))}
-    masks = {
-        "circuit": (found.minus, "G-, the heads that are needed"),
-        "circuit_plus": (found.plus, "G+, all heads but those that interfere"),
-    }
-    return {
-        file: Circuit(
-            f"{cell.name}: {what}",
-            tuple(heads),
-            found.task,
-            found.model,
-            roles,
-            f"mechheads gate, {len(gates)} seeds",
-            {head: float(gates.mean(0)[head]) for head in heads},
-        )
-        for file, (gates, what) in masks.items()
-    }
-
-
-def _contrast_circuit(trial: "Trial", model: str) -> "Circuit":
-    """All heads with their gates, mean over seeds."""
-    from circuits.circuit import Circuit
-
-    mean = trial.gates.mean(0)
-    gates = {divmod(i, mean.shape[1]): gate for i, gate in enumerate(mean.flatten().tolist())}
-    return Circuit(
-        f"retain {trial.retain}, forget {trial.forget}",
-        tuple(sorted(gates, key=lambda head: -gates[head])),
-        trial.retain,
-        model,
-        source=f"mechheads gate, {len(trial.gates)} seeds",
-        gates=gates,
-    )
-
-
-def _save_circuits(folder: Path, soft: "Mapping[str, Circuit]", end: str) -> None:
-    """The soft circuits, and beside each the heads whose gate is 0.5 or more, without gates."""
-    from .gating.roles import LIMIT
-
-    for file, circuit in soft.items():
-        circuit.save(folder / f"{file}_soft{end}.json")
-        heads = tuple(head for head in circuit.heads if circuit.gates[head] >= LIMIT)
-        cut = replace(circuit, name=f"{circuit.name}, cut at {LIMIT}", heads=heads, gates={})
-        cut.save(folder / f"{file}{end}.json")
-
-
 def _contrast(
     name: str,
-    contrasts: list[Plan],
+    contrasts: "list[Plan]",
     recipe: "Recipe",
     settings: Mapping[str, Any],
     folder: Path,
     quiet: bool,
 ) -> list[str]:
     """Contrastive gating, its run folder, and the result in words."""
+    from circuits.gated import contrast_circuits, save_circuits
+
     from .gating.contrast import run_contrasts
     from .gating.report import write_contrast
     from .models import load
@@ -423,83 +274,42 @@ def _contrast(
 
     start = time.monotonic()
     loaded = load(name, device=settings["device"], dtype=settings["dtype"], quiet=quiet)
-    made: dict[str, tuple[Prompts, Prompts]] = {}
-    for _, kept, lost, *tested in contrasts:
-        for side in (*kept, *lost, *tested):
-            if side.name not in made:
-                made[side.name] = _checked(loaded, side.task, side.options, settings)
-    trials = [(plan[0], *sides_of(plan, made)) for plan in contrasts]
+    formats = {side.name: side for plan in contrasts for side in plan.formats}
+    made = {
+        side.name: make_prompts(loaded, side.task, side.options, settings)
+        for side in formats.values()
+    }
+    trials = [(plan.left_out, *sides_of(plan, made)) for plan in contrasts]
     found = run_contrasts(loaded, trials, recipe, budget=settings["budget"], quiet=quiet)
-    sentence = _in_words(found)
     every = [part for both in made.values() for part in both]
     origin = provenance(loaded, sources.find(name, quiet=quiet), every, recipe.seed)
-    headline: dict[str, Any] = {
-        f"{left_out or 'all'}, {side}, {what}": float(value)
-        for (left_out, *sides), trial in zip(trials, found.trials, strict=True)
-        for i, side in enumerate(("retain", "forget"))
-        for what, value in (
-            ("prompts fitted", len(sides[i].fitted)),
-            ("before", trial.before[i]),
-            ("after", trial.after[i].mean()),
-        )
+    fitted = {
+        f"{left_out or 'all'}, {kind}, prompts fitted": float(len(side.fitted))
+        for left_out, *sides in trials
+        for kind, side in zip(("retain", "forget"), sides, strict=True)
     }
-    headline |= {"batch": found.settings["batch"], "warnings": found.warnings}
-    record = runs.Record("gate", settings, headline, origin)
+    record = runs.Record("gate", settings, fitted | found.headline, origin)
     timings = {"seconds": time.monotonic() - start}
 
     def write(place: Path) -> None:
-        write_contrast(place, found, record, sentence)
-        for i, trial in enumerate(found.trials):
-            soft = {"circuit": _contrast_circuit(trial, found.model)}
-            _save_circuits(place, soft, "" if len(found.trials) == 1 else f"_{i}")
+        write_contrast(place, found, record)
+        save_circuits(place, [contrast_circuits(trial, found.model) for trial in found.trials])
 
     runs.keep(folder, record, timings, write)
-    return [sentence, *(f"Warning: {words}" for words in found.warnings)]
+    return [found.sentence, *(f"Warning: {words}" for words in found.warnings)]
 
 
-def sides_of(plan: Plan, made: "Mapping[str, tuple[Prompts, Prompts]]") -> "tuple[Side, Side]":
+def sides_of(plan: "Plan", made: "Mapping[str, tuple[Prompts, Prompts]]") -> "tuple[Side, Side]":
     """Both sides of a trial; what is tested on either has been fitted on none."""
-    from .gating.contrast import Side
+    from .gating.contrast import Side, keep_apart
     from .prompts import Prompts
 
-    _, kept, lost, *tests = plan
-    tested = {_about(pair) for test in tests for pair in made[test.name][1].pairs}
-
-    def side(fitted: list[Format], test: Format) -> Side:
+    def side(fitted: "Sequence[Format]", test: "Format") -> Side:
         parts = [made[each.name][0] for each in fitted]
-        pairs = [p for part in parts for p in part.pairs if _about(p) not in tested]
-        if len(pairs) < LEAST:
-            raise MechheadsError(
-                f"{test.name}: {len(pairs)} prompts are left to fit without those about what is "
-                "tested. Ask for more with --n, or for fewer with --test."
-            )
-        return Side(
-            test.name, Prompts(test.name, parts[0].metric, tuple(pairs)), made[test.name][1]
-        )
+        pairs = tuple(pair for part in parts for pair in part.pairs)
+        return Side(test.name, Prompts(test.name, parts[0].metric, pairs), made[test.name][1])
 
-    return side(kept, tests[0]), side(lost, tests[1])
-
-
-def _about(pair: "Pair") -> str:
-    """What a prompt asks, whatever solved examples stand before it: formats differ in these."""
-    return (pair.group or pair.clean).partition(" after ")[0]
-
-
-def _check_apart(kept: Format, lost: Format) -> None:
-    if kept.meaning == lost.meaning:
-        raise MechheadsError(f"--retain and --forget are the same, {kept.name}.")
-
-
-def _in_words(found: "Contrast") -> str:
-    lines = []
-    for trial in found.trials:
-        ends = [
-            f"{name} {trial.before[i].item():.0%} -> {trial.after[i].mean().item():.0%}"
-            for i, name in enumerate((trial.retain, trial.forget))
-        ]
-        start = f"{trial.left_out} left out: r" if trial.left_out else "R"
-        lines.append(f"{start}etain {ends[0]}, forget {ends[1]}.")
-    return " ".join(lines)
+    return keep_apart(side(plan.retain, plan.tests[0]), side(plan.forget, plan.tests[1]))
 
 
 def _two(text: str, flag: str) -> tuple[float, float]:
@@ -509,18 +319,6 @@ def _two(text: str, flag: str) -> tuple[float, float]:
             f"{flag} takes the first and the last learning rate, such as 0.5,0.1; got {text}."
         )
     return values[0], values[1]
-
-
-def _format(text: str, flag: str) -> Format:
-    task, _, listed = text.partition(":")
-    return Format(task, _options(listed, flag) if listed else {})
-
-
-def _options(text: str, flag: str) -> dict[str, str]:
-    parts = [part.partition("=") for part in text.split("+")]
-    if not all(key and equals and value for key, equals, value in parts):
-        raise MechheadsError(f"{flag} takes options as shots=2+instruction=false, got {text!r}.")
-    return {key.replace("-", "_"): value for key, _, value in parts}
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ import tasks
 from circuits.circuit import Circuit
 from circuits.judgement import judge
 from mechheads.errors import MechheadsError
-from mechheads.gate import gate, make_prompts, read_contrasts, sides_of
+from mechheads.gate import gate, make_prompts, sides_of
 from mechheads.gating import Gating
 from mechheads.gating.contrast import Contrast
 from mechheads.masks import keep_only, measure_masks
 from mechheads.verification import compare_headlines, repeat
+from tasks.contrasts import read_contrasts
 
 FEW: dict[str, Any] = {"seeds": 2, "updates": 6, "n": 8, "test": 4, "quiet": True}
 SPLIT: dict[str, Any] = {"seed": 0, "split": "test"}
@@ -109,14 +110,16 @@ def test_no_format_is_fitted_to_what_the_other_tests():
     model = mechheads.load("mini", quiet=True)
     (plan,) = read_contrasts("syntax:kind=past+shots=1", "syntax:kind=past+shots=0", None)
     settings = SPLIT | {"n": 40, "test": 8, "split": "all"}
-    made = {side.name: make_prompts(model, side.task, side.options, settings) for side in plan[3:]}
+    made = {
+        side.name: make_prompts(model, side.task, side.options, settings) for side in plan.tests
+    }
 
     def words(prompts: Any) -> set[str]:
         return {pair.group.partition(" after ")[0] for pair in prompts.pairs}
 
     sides = sides_of(plan, made)
     tested = words(sides[0].tested) | words(sides[1].tested)
-    assert words(made[plan[3].name][0]) & tested  # taken out below
+    assert words(made[plan.tests[0].name][0]) & tested  # taken out below
     for side in sides:
         assert len(side.fitted) >= 4
         assert not words(side.fitted) & tested
@@ -176,14 +179,13 @@ def test_a_family_is_left_out_in_turn(tmp_path):
     for i in range(2):
         assert len(Circuit.load(folder / f"circuit_soft_{i}.json")) == 32
     trials = read_contrasts("shots=1", "shots=0", family)
-    assert [name for name, *_ in trials] == family.split(",")
-    _, kept, lost, kept_test, lost_test = trials[0]
-    assert [side.name for side in kept] == ["syntax:kind=plural+shots=1"]
-    assert [side.name for side in lost] == ["syntax:kind=plural+shots=0"]
-    assert (kept_test.name, lost_test.name) == (
+    assert [plan.left_out for plan in trials] == family.split(",")
+    assert [side.name for side in trials[0].formats] == [
+        "syntax:kind=plural+shots=1",
+        "syntax:kind=plural+shots=0",
         "syntax:kind=past+shots=1",
         "syntax:kind=past+shots=0",
-    )
+    ]
 
 
 def test_gating_is_a_scoring_method():
@@ -253,7 +255,9 @@ def test_prompts_of_all_models_are_made_before_the_first_fit(tmp_path, monkeypat
         return make_prompts(model, task, options, settings)
 
     monkeypatch.setattr("mechheads.gate.make_prompts", make)
-    monkeypatch.setattr("mechheads.gate._cell", lambda *_: pytest.fail("fitted too early"))
+    monkeypatch.setattr(
+        "mechheads.gating.cells.measure_cell", lambda *_, **__: pytest.fail("fitted too early")
+    )
     with pytest.raises(MechheadsError, match="no prompts"):
         gate(task="math", model="mini,mini-sparse", out=str(tmp_path), **FEW)
     assert made[-1] == "mini-sparse"

@@ -1,6 +1,7 @@
 """Causal head gating: fits, scores, roles, ablation curves, contrasts."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from pairs import random_pairs
 from mechheads import models
 from mechheads.batches import token_ids
 from mechheads.effects import HeadEffects
-from mechheads.engine import Plain, Replace, Run
+from mechheads.engine import Plain, Replace, Run, frozen
 from mechheads.errors import MechheadsError
 from mechheads.fast import Fast
 from mechheads.gating import Gating, Recipe, fit_gates
@@ -121,7 +122,7 @@ def test_the_loss_of_an_update_is_the_mean_over_its_prompts(tiny):
 
 
 @pytest.mark.parametrize("budget", [1, 40, 200, 5000])
-def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget):
+def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget, monkeypatch):
     prompts = random_pairs(tiny, 1, (7, 8, 8, 8, 9, 30), tokens=3)
     course = make_course(tiny, prompts, Recipe(batch=6), budget)
     done = torch.zeros(5)
@@ -132,7 +133,10 @@ def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget)
         assert held <= budget or (variants == 1 and len(batch.pairs) == 1)
     assert (done == 6).all()
     (batch,) = course.drawn(0)[-1:]
-    assert row_tokens(tiny, batch) == math.ceil(32 + 3 * tiny.cfg.d_vocab_out / 4096)
+    logits = 3 * tiny.cfg.d_vocab_out / 4096
+    assert row_tokens(tiny, batch) == math.ceil(32 + logits)
+    monkeypatch.setattr(tiny.cfg, "n_layers", 30)  # every layer is remembered, six hold one token
+    assert row_tokens(tiny, batch) == math.ceil(5 * 32 + logits)
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
@@ -181,6 +185,39 @@ def test_gradients_are_those_of_finite_differences(checkpoint):
         step[place] = 1e-5
         slopes = (objective(logits + step) - objective(logits - step)) / 2e-5
         assert gradient[place].item() == pytest.approx(slopes[place[0]].item(), rel=1e-4, abs=1e-8)
+
+
+def test_a_fit_remembers_nothing_for_gradients_of_weights(tiny, monkeypatch):
+    course = make_course(tiny, random_pairs(tiny, 1, (9, 9, 9)), Recipe(batch=3))
+    gates = torch.rand(2, tiny.cfg.n_layers, tiny.cfg.n_heads)
+
+    def remembered(work: Any) -> int:
+        sizes: dict[int, int] = {}
+
+        def pack(x: torch.Tensor) -> torch.Tensor:
+            sizes[x.data_ptr()] = x.numel()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            work()
+        return sum(sizes.values())
+
+    assert any(weight.requires_grad for weight in tiny.parameters())
+    less = remembered(lambda: course.slope(0, gates))
+    with monkeypatch.context() as patched:
+        patched.setattr("mechheads.gating.fitting.frozen", lambda _: nullcontext())
+        assert less < 0.85 * remembered(lambda: course.slope(0, gates))
+
+
+def test_weights_want_gradients_again_after_they_were_frozen(tiny):
+    before = [weight.requires_grad for weight in tiny.parameters()]
+    with frozen(tiny):
+        assert not any(weight.requires_grad for weight in tiny.parameters())
+    assert any(before)
+    assert [weight.requires_grad for weight in tiny.parameters()] == before
+    with pytest.raises(KeyError), frozen(tiny):
+        raise KeyError
+    assert [weight.requires_grad for weight in tiny.parameters()] == before
 
 
 def test_the_pull_alone_ends_at_the_clip_and_no_further():

@@ -9,7 +9,7 @@ neither needs.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..errors import MechheadsError
 from ..masks import measure_masks
 from ..models import Model
 from ..progress import bar, say
-from ..prompts import Prompts
+from ..prompts import LEAST, Pair, Prompts
 from ..storage import load_result, save_result
 from .fitting import Gates, Recipe, descend, first_logits, make_course
 from .roles import unfinished
@@ -39,6 +40,27 @@ class Side:
     name: str
     fitted: Prompts
     tested: Prompts
+
+
+def keep_apart(retain: Side, forget: Side) -> tuple[Side, Side]:
+    """Both sides without the prompts, among those to fit, about what is tested on either."""
+    tested = {_about(pair) for side in (retain, forget) for pair in side.tested.pairs}
+
+    def untested(side: Side) -> Side:
+        pairs = tuple(pair for pair in side.fitted.pairs if _about(pair) not in tested)
+        if len(pairs) < LEAST:
+            raise MechheadsError(
+                f"{side.name}: {len(pairs)} prompts are left to fit without those about what is "
+                "tested. Ask for more with --n, or for fewer with --test."
+            )
+        return replace(side, fitted=replace(side.fitted, pairs=pairs))
+
+    return untested(retain), untested(forget)
+
+
+def _about(pair: Pair) -> str:
+    """What a prompt asks, whatever solved examples stand before it: formats differ in these."""
+    return (pair.group or pair.clean).partition(" after ")[0]
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,30 @@ class Contrast:
             if t.warning
         ]
         return list(dict.fromkeys(found))
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers of result.json: accuracies, mean over seeds."""
+        numbers: dict[str, Any] = {
+            f"{trial.left_out or 'all'}, {side}, {what}": float(value)
+            for trial in self.trials
+            for i, side in enumerate(("retain", "forget"))
+            for what, value in (("before", trial.before[i]), ("after", trial.after[i].mean()))
+        }
+        return numbers | {"batch": self.settings["batch"], "warnings": self.warnings}
+
+    @property
+    def sentence(self) -> str:
+        """Accuracies before and after in words."""
+        lines = []
+        for trial in self.trials:
+            ends = [
+                f"{name} {trial.before[i].item():.0%} -> {trial.after[i].mean().item():.0%}"
+                for i, name in enumerate((trial.retain, trial.forget))
+            ]
+            start = f"{trial.left_out} left out: r" if trial.left_out else "R"
+            lines.append(f"{start}etain {ends[0]}, forget {ends[1]}.")
+        return " ".join(lines)
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: left_out, side, prompts, seed, before, after."""

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from .. import metrics
 from ..batches import Batch, minibatches
-from ..engine import Engine, Replace, Run, budget_for, engine_for, measure
+from ..engine import Engine, Replace, Run, budget_for, engine_for, frozen, measure
 from ..errors import MechheadsError
 from ..models import Model, embed
 from ..progress import bar, say
@@ -113,7 +113,7 @@ class Course:
         losses, gradient = gates.new_zeros(len(gates)), torch.zeros_like(gates)
         for batch, some in self.passes(self.drawn(update), len(gates)):
             part = gates[some].detach().requires_grad_()
-            with torch.enable_grad():
+            with frozen(self.model), torch.enable_grad():
                 loss = self.nll_of(batch, part).sum(-1)
                 gradient[some] += torch.autograd.grad(loss.sum(), part)[0]
             losses[some] += loss.detach().to(losses)
@@ -160,10 +160,10 @@ class Course:
 def row_tokens(model: Model, batch: Batch) -> int:
     """What a pass with a gradient holds for a row, in tokens of a pass without.
 
-    It remembers every layer, where a pass without holds about as much as four layers remember;
-    logits come on top, 4096 of them a token.
+    It remembers every layer, where a pass without holds about as much as six layers remember of
+    frozen weights; logits come on top, 4096 of them a token.
     """
-    layers = max(1.0, model.cfg.n_layers / 4)
+    layers = max(1.0, model.cfg.n_layers / 6)
     return math.ceil(layers * batch.length + batch.steps * model.cfg.d_vocab_out / 4096)
 
 

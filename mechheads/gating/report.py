@@ -1,91 +1,18 @@
 """What a run of gate leaves behind: tables, arrays, and a report."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ..masks import measure_masks
-from ..models import Model
 from ..pages import Section
-from ..prompts import Prompts
 from ..reports import write_reports
 from ..runs import Record, write_table
-from .ablation import Ablation
+from .cells import Cell
 from .contrast import Contrast
 from .figures import draw_ablations
-from .roles import FITS, LIMIT, NAMES, Agreement, Gating
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One task on one model: its gates, their test, and how they agree with patching."""
-
-    gating: Gating
-    ablation: Ablation
-    agreement: Agreement | None
-    masks: "pd.DataFrame"
-    warning: str | None = None
-
-    @property
-    def name(self) -> str:
-        """For headings and messages."""
-        return f"{self.gating.task} on {self.gating.model}"
-
-    @property
-    def headline(self) -> dict[str, Any]:
-        """The numbers of result.json."""
-        found = self.gating
-        last = {order: self.ablation.mean(order)[-1].item() for order in self.ablation.orders}
-        return {
-            **{f"share_{role}": share for role, share in found.shares().items()},
-            **{f"delta_{order}_at_{self.ablation.ks[-1]}": value for order, value in last.items()},
-            "nll_ungated": found.ungated,
-            **{f"nll_{fit}": found.nll[i].mean().item() for i, fit in enumerate(FITS)},
-            "batch": found.settings["batch"],
-            **(self.agreement.headline if self.agreement else {}),
-            "warnings": [*found.warnings, *([self.warning] if self.warning else [])],
-        }
-
-    @property
-    def sentence(self) -> str:
-        """The roles in words."""
-        shares = self.gating.shares()
-        parts = ", ".join(f"{shares[role]:.0%} {NAMES[role]}" for role in shares)
-        return f"Of the {self.gating.plus[0].numel()} heads, for {self.name}: {parts}."
-
-
-def measure_gates(
-    model: Model, found: Gating, prompts: Prompts, *, budget: int | None = None
-) -> "pd.DataFrame":
-    """Held-out log probability and accuracy with each mask, soft and cut at 0.5; mean of seeds."""
-    import pandas as pd
-
-    shape = (1, *found.plus.shape[1:])
-    chosen = {
-        "no gates": torch.ones(shape),
-        "free": found.free,
-        "G+": found.plus,
-        "G+ cut at 0.5": (found.plus >= LIMIT).float(),
-        "G-": found.minus,
-        "G- cut at 0.5": (found.minus >= LIMIT).float(),
-        "no heads": torch.zeros(shape),
-    }
-    keep = torch.cat([gates.float() for gates in chosen.values()])
-    sizes = [len(gates) for gates in chosen.values()]
-    columns = {}
-    for name, metric in (("log P(target)", "logprob"), ("accuracy", "top1")):
-        values = measure_masks(
-            model, prompts, keep, metric, replacement="zero", budget=budget, quiet=True
-        )
-        columns[name] = [part.mean().item() for part in values.mean(1).split(sizes)]
-    kept = [part.mean().item() for part in keep.mean((1, 2)).split(sizes)]
-    return pd.DataFrame({"mask": list(chosen), "mean gate": kept} | columns)
 
 
 def write_gating(folder: Path, cells: Sequence[Cell], record: Record) -> None:
@@ -119,7 +46,7 @@ def write_gating(folder: Path, cells: Sequence[Cell], record: Record) -> None:
     write_reports(folder, title, sections, record, sentence, " ".join(warnings))
 
 
-def write_contrast(folder: Path, found: Contrast, record: Record, sentence: str) -> None:
+def write_contrast(folder: Path, found: Contrast, record: Record) -> None:
     """contrast.csv, gates.csv, arrays and both reports."""
     write_table(folder, "contrast.csv", found.frame())
     write_table(folder, "gates.csv", found.gate_frame())
@@ -135,7 +62,7 @@ def write_contrast(folder: Path, found: Contrast, record: Record, sentence: str)
         )
     ]
     title = f"{found.model}: can one kind of prompt be kept and the other forgotten?"
-    write_reports(folder, title, sections, record, sentence, " ".join(found.warnings))
+    write_reports(folder, title, sections, record, found.sentence, " ".join(found.warnings))
 
 
 def _sections(cell: Cell) -> list[Section]:

@@ -57,6 +57,11 @@ class Gating:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """For headings and messages."""
+        return f"{self.task} on {self.model}"
+
+    @property
     def facilitation(self) -> Float[Tensor, "seed layer head"]:
         """G-."""
         return self.minus
