@@ -163,7 +163,7 @@ def trace(
     *,
     replacement: str = "corrupt",
     draws: int = 10,
-    points: int = 33,
+    points: int = 17,
     seed: int = 0,
     budget: int | None = None,
     quiet: bool = False,
