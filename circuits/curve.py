@@ -163,15 +163,15 @@ def trace(
     *,
     replacement: str = "corrupt",
     draws: int = 10,
-    points: int = 17,
+    points: int = 9,
     seed: int = 0,
     budget: int | None = None,
     quiet: bool = False,
 ) -> Curve:
     """Keep the first k heads for every k, and those of random rankings; all masks in a few passes.
 
-    Random rankings, of which only the band is wanted, are measured at `points` even steps and at
-    MIB's shares. Use prompts that did not rank the heads.
+    Random rankings are measured at `points` even steps and at MIB's shares, not at every k: of
+    them only a band is wanted. Use prompts that did not rank the heads.
     """
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
     every = [(layer, head) for layer in range(layers) for head in range(heads)]

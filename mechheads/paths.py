@@ -153,15 +153,14 @@ def edge_attribution(
         for sides in both_sides(model, engine, prompts, direction, "corrupt", budget):
             batch = sides.batch
             tokens = batch.clean if direction == "noising" else batch.corrupt
-            for receiver, slopes in _input_slopes(model, sides, tokens, wanted):
+            for receiver, part, slopes in _input_slopes(model, sides, tokens, wanted):
                 for sender in range(receiver):
                     writes = torch.stack([_write(model, sides, sender, h) for h in range(heads)])
-                    rows = torch.einsum("srpd,irphd->rish", writes, slopes)
-                    found = torch.zeros(len(batch.pairs), *rows.shape[1:])
+                    rows = torch.einsum("srpd,rphd->rsh", writes, slopes)
+                    found = torch.zeros(len(batch.pairs), heads, heads)
                     found.index_add_(0, batch.pair_of, sign * rows.cpu())
-                    for part, values in zip(INPUTS, found.unbind(1), strict=True):
-                        sums[part][0, sender, :, receiver] += values.sum(0)
-                        sums[part][1, sender, :, receiver] += values.pow(2).sum(0)
+                    sums[part][0, sender, :, receiver] += found.sum(0)
+                    sums[part][1, sender, :, receiver] += found.pow(2).sum(0)
             progress.update(len(batch.pairs))
     n = len(prompts)
     means = {part: both[0] / n for part, both in sums.items()}
@@ -238,20 +237,20 @@ def _through(
 
 def _input_slopes(
     model: Model, sides: Sides, tokens: Int[Tensor, "row pos"], metric: Metric
-) -> Iterator[tuple[int, Float[Tensor, "input row pos head d_model"]]]:
+) -> Iterator[tuple[int, str, Float[Tensor, "row pos head d_model"]]]:
     """The gradient of the metric by the residual stream as each head's q, k and v read it.
 
-    One layer at a time: for all of them there is no room.
+    One layer and part at a time: for all of them there is no room.
     """
     with torch.enable_grad():
         end, parts = inputs_of_heads(model, tokens)
         value = measure(model, end[None, :, -sides.base.steps :], sides.batch, metric).sum()
-        flat = [layer[part] for layer in parts for part in INPUTS]
+        flat = [layer[part] for part in INPUTS for layer in parts]
         slopes = iter(torch.autograd.grad(value, flat))
-    for layer in range(model.cfg.n_layers):
-        block: Any = model.blocks[layer]
-        weights = (getattr(block.attn, f"W_{part.upper()}") for part in INPUTS)
-        read = torch.cat([torch.einsum("rphe,hde->hrpd", next(slopes), w) for w in weights])
-        pull: Any = torch.func.vjp(block.ln1, sides.base.entering[layer])[1]
-        found = torch.vmap(pull)(read)[0].unflatten(0, (len(INPUTS), -1))
-        yield layer, found.movedim(1, 3)
+    for part in INPUTS:
+        for layer in range(model.cfg.n_layers):
+            block: Any = model.blocks[layer]
+            weight = getattr(block.attn, f"W_{part.upper()}")
+            read = torch.einsum("rphe,hde->hrpd", next(slopes), weight)
+            pull: Any = torch.func.vjp(block.ln1, sides.base.entering[layer])[1]
+            yield layer, part, torch.vmap(pull)(read)[0].movedim(0, 2)
