@@ -163,15 +163,15 @@ def trace(
     *,
     replacement: str = "corrupt",
     draws: int = 10,
-    points: int = 33,
+    points: int = 9,
     seed: int = 0,
     budget: int | None = None,
     quiet: bool = False,
 ) -> Curve:
     """Keep the first k heads for every k, and those of random rankings; all masks in a few passes.
 
-    Random rankings are measured at every k, or at `points` of them if the model has more heads.
-    Use prompts that did not rank the heads.
+    Random rankings are measured at `points` even steps and at MIB's shares, not at every k: of
+    them only a band is wanted. Use prompts that did not rank the heads.
     """
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
@@ -183,8 +183,7 @@ def trace(
     if points < 2:
         raise MechheadsError(f"Points of a random ranking: 2 or more, got {points}.")
     rng = random.Random(seed)
-    even = {round(i * len(every) / (points - 1)) for i in range(points)}
-    at = sorted(even | {int(share * len(every)) for share in SHARES})
+    at = random_points(len(every), points)
     orders = [rng.sample(every, len(every)) for _ in range(draws)]
     keep = [nested(ranking, layers, heads), *(nested(o, layers, heads)[at] for o in orders)]
     values = measure_masks(
@@ -206,6 +205,12 @@ def trace(
         tuple(at),
         {"replacement": replacement, "draws": draws, "seed": seed},
     )
+
+
+def random_points(heads: int, points: int) -> list[int]:
+    """So many even steps from no heads to all, and MIB's shares of them."""
+    even = {round(i * heads / (points - 1)) for i in range(points)}
+    return sorted(even | {int(share * heads) for share in SHARES})
 
 
 def check_draws(draws: int) -> None:

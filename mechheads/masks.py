@@ -15,6 +15,9 @@ from .patching import both_sides, check
 from .progress import bar
 from .prompts import Prompts
 
+# A pass has room for so many masks at least, rather than for more prompts: masks share layers.
+TOGETHER = 32
+
 
 @torch.inference_mode()
 def measure_masks(
@@ -39,20 +42,22 @@ def measure_masks(
     if keep.shape[1:] != shape:
         raise MechheadsError(f"A mask of {model.cfg.model_name} has {shape[0]} x {shape[1]} heads.")
     engine, budget = engine_for(model), budget or budget_for(model)
-    values = torch.zeros(len(keep), len(prompts))
-    # Neighbours in this order have most of their first layers in common.
-    order = sorted(range(len(keep)), key=lambda i: keep[i].flatten().tolist())
-    with bar(len(keep), "Masks", quiet) as progress:
-        for sides in both_sides(model, engine, prompts, direction, replacement, budget):
+    # Each mask once, sorted: neighbours have most of their first layers in common.
+    masks, mask_of = keep.flatten(1).unique(dim=0, return_inverse=True)
+    masks = masks.unflatten(1, shape)
+    values = torch.zeros(len(masks), len(prompts))
+    few = budget // TOGETHER
+    with bar(len(masks), "Masks", quiet) as progress:
+        for sides in both_sides(model, engine, prompts, direction, replacement, few):
             rows, n = sides.base.shape
             size = max(1, budget // (rows * (n - sides.base.first)))
-            for begin in range(0, len(order), size):
-                some = torch.tensor(order[begin : begin + size])
-                end = engine.resume(sides.base, Replace(keep[some], sides.source))
+            for begin in range(0, len(masks), size):
+                some = masks[begin : begin + size]
+                end = engine.resume(sides.base, Replace(some, sides.source))
                 found = measure(model, end, sides.batch, wanted)
-                values[some[:, None], sides.batch.pairs] = found
+                values[begin : begin + size, sides.batch.pairs] = found
                 progress.update(len(some) * len(sides.batch.pairs) / len(prompts))
-    return values
+    return values[mask_of]
 
 
 def nested(

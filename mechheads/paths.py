@@ -199,7 +199,9 @@ def _write(model: Model, sides: Sides, layer: int, head: int) -> Float[Tensor, "
     """The difference that replacing the head's z makes to the residual stream."""
     assert sides.source is not None
     change = sides.source[layer][:, :, head] - sides.base.z[layer][:, :, head]
-    return change @ model.W_O[layer, head]
+    # Not model.W_O: that copies the weights of all layers.
+    block: Any = model.blocks[layer]
+    return change @ block.attn.W_O[head]
 
 
 def _at_the_end(

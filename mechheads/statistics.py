@@ -1,11 +1,8 @@
 """How sure we are of means over prompts: errors, bootstrap intervals and corrected p-values."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy import stats
 from torch import Tensor
 
 RESAMPLES = 2000
@@ -62,15 +59,22 @@ def p_values(values: Float[Tensor, "prompt *cell"]) -> Float[Tensor, "*cell"]:
     """
     if len(values) < 2:
         return torch.full(values.shape[1:], torch.nan)
-    flat = values.double().flatten(1).numpy()
+    from scipy.special import stdtr  # scipy.stats takes a second to import
+
+    n, flat = len(values), values.double().flatten(1).numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
-        tested: Any = stats.ttest_1samp(flat, 0.0)
-    raw = np.where(np.isnan(tested.pvalue), 1.0, tested.pvalue)
-    corrected = stats.false_discovery_control(raw)
+        t = flat.mean(0) / (flat.std(0, ddof=1) / n**0.5)
+    raw = np.where(np.isnan(t), 1.0, 2 * stdtr(n - 1, -np.abs(t)))
+    order = np.argsort(raw)[::-1]
+    scaled = raw[order] * len(raw) / np.arange(len(raw), 0, -1)
+    corrected = np.empty_like(raw)
+    corrected[order] = np.minimum.accumulate(scaled).clip(0, 1)
     return torch.from_numpy(corrected).float().view(values.shape[1:])
 
 
 def wilson(correct: int, n: int) -> tuple[float, float]:
     """95 % interval of a share, for correct ones out of n."""
+    from scipy import stats
+
     found = stats.binomtest(correct, n).proportion_ci(method="wilson")
     return float(found.low), float(found.high)

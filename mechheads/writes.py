@@ -5,6 +5,8 @@ as it is. A head's share is its write, seen along the direction that tells the r
 answers; what later layers make of it does not count.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -50,7 +52,8 @@ def direct(
                 if side == 0:
                     along = _direction(model, end[0, :, 0], batch)
                     for layer, z in enumerate(run.z):
-                        writes = model.W_O[layer] @ along.T
+                        block: Any = model.blocks[layer]
+                        writes = block.attn.W_O @ along.T
                         share = torch.einsum("bhd,hdb->bh", z[:, -1], writes)
                         values[batch.pairs, layer] = share.cpu()
             progress.update(len(batch.pairs))

@@ -1,10 +1,12 @@
 """Explained effect: 0 with no heads, 1 with all, and known in between where a model is planted."""
 
+import itertools
+
 import pytest
 import torch
 from pairs import random_pairs
 
-from circuits.curve import Curve, explained, needed, trace
+from circuits.curve import Curve, explained, needed, random_points, trace
 from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks, nested
 
@@ -69,6 +71,14 @@ def test_random_rankings_of_many_heads_are_measured_at_some_points(tiny):
     torch.testing.assert_close(few.random_explained, whole.random_explained[:, [0, 1, 4, 8]])
     band = few.random_band()[0]
     assert band[6] == pytest.approx(float(band[4] + band[8]) / 2)
+
+
+def test_random_rankings_have_even_steps_and_the_shares_of_mib():
+    assert random_points(8, 9) == list(range(9))
+    assert random_points(32, 9) == sorted({*range(0, 33, 4), 1, 3, 6})
+    many = random_points(270, 9)
+    assert {0, 1, 2, 5, 13, 27, 54, 135, 270} <= set(many)
+    assert max(b - a for a, b in itertools.pairwise(many)) == 34
 
 
 def test_one_random_ranking_is_refused(tiny):

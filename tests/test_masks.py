@@ -4,7 +4,7 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads import models
+from mechheads import masks, models
 from mechheads.batches import batches
 from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks, nested
@@ -53,6 +53,27 @@ def test_all_heads_kept_are_the_clean_run_and_none_the_corrupted_heads(tiny):
     with torch.inference_mode():
         corrupt = METRICS["logit_diff"](score(tiny(batch.corrupt)[:, -1:], batch))
     torch.testing.assert_close(found[0, batch.pairs], corrupt, rtol=0, atol=1e-5)
+
+
+def test_a_pass_has_many_different_masks_rather_than_many_prompts(tiny, monkeypatch):
+    prompts = random_pairs(tiny, 8)
+    passes = []
+    engine = masks.engine_for(tiny)
+
+    class Spy(type(engine)):
+        def resume(self, run, edit):
+            passes.append((run.shape[0], edit.variants, len(edit.keep.unique(dim=0))))
+            return super().resume(run, edit)
+
+    monkeypatch.setattr(masks, "engine_for", Spy)
+    ranking = [divmod(i, 4) for i in range(8)]
+    keep = nested(ranking, 2, 4)
+    twice = measure_masks(tiny, prompts, torch.cat([keep, keep]), budget=64)
+    # A budget for eight rows at once goes to eight masks of one row; none of them runs twice.
+    assert {rows for rows, _, _ in passes} == {1}
+    assert all(variants == different for _, variants, different in passes)
+    assert sum(rows * variants for rows, variants, _ in passes) == len(prompts) * len(keep)
+    torch.testing.assert_close(twice[: len(keep)], twice[len(keep) :], rtol=0, atol=0)
 
 
 def test_masks_of_another_model_are_refused(tiny):

@@ -153,3 +153,11 @@ def test_direct_of_other_metrics_and_longer_answers_is_refused(tiny):
         direct(tiny, random_pairs(tiny, 3), "prob_diff")
     with pytest.raises(MechheadsError, match="up to 2 tokens"):
         direct(tiny, random_pairs(tiny, 3, tokens=2))
+
+
+def test_edge_attribution_copies_no_weights_of_all_layers(tiny, monkeypatch):
+    def copied(self):
+        raise AssertionError("model.W_O stacks the weights of all layers")
+
+    monkeypatch.setattr(type(tiny), "W_O", property(copied))
+    edge_attribution(tiny, random_pairs(tiny, 2))

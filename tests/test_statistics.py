@@ -1,5 +1,7 @@
 """Errors, intervals and p-values against scipy and by hand."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -74,3 +76,8 @@ def test_effects_become_a_frame_and_a_ranking(values):
     layer, head = effects.ranking()[0]
     assert top.name[0] == f"L{layer}H{head}"
     assert len(top) == 2
+
+
+def test_effects_are_imported_without_scipy_stats():
+    code = "import sys, mechheads.effects; sys.exit('scipy.stats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
