@@ -62,6 +62,7 @@ class Settings:
     multiplier_rate: float = 0.02
     multiplier_max: float = 200.0
     settle: float = 0.4
+    decay: float = 0.0
     distill: float = 1.0
     lora: int = 0
     seed: int = 0
@@ -173,7 +174,7 @@ def check(settings: Settings) -> None:
             raise MechheadsError(
                 f"--{name.replace('_', '-')} takes more than 0, got {getattr(settings, name)}."
             )
-    for name in ("density", "distill", "lora"):
+    for name in ("density", "decay", "distill", "lora"):
         if not getattr(settings, name) >= 0:
             raise MechheadsError(f"--{name} takes 0 or more, got {getattr(settings, name)}.")
     if not 0 < settings.settle <= 1:
@@ -349,9 +350,10 @@ def _optimizer(student: Student, settings: Settings) -> Muon:
     joint = [p for name, p in matrices.items() if name.endswith("attn.c_attn.weight")]
     single = [p for name, p in matrices.items() if not name.endswith("attn.c_attn.weight")]
     others = [p for name, p in named.items() if name not in matrices]
+    decay = settings.decay
     groups = [
-        {"params": joint, "pieces": 3, "full_rate": settings.rate},
-        {"params": single, "pieces": 1, "full_rate": settings.rate},
+        {"params": joint, "pieces": 3, "full_rate": settings.rate, "weight_decay": decay},
+        {"params": single, "pieces": 1, "full_rate": settings.rate, "weight_decay": decay},
         {"params": others, "pieces": 0, "full_rate": settings.rate / 2},
         {"params": [student.bias], "pieces": 0, "full_rate": settings.bias_rate},
     ]

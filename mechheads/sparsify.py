@@ -15,6 +15,7 @@ def sparsify(
     density: float = 0.004,
     rate: float = 6e-4,
     settle: float = 0.4,
+    decay: float = 0.0,
     distill: float = 1.0,
     lora: int = 0,
     start: str | None = None,
@@ -41,6 +42,7 @@ def sparsify(
         density: share of the causal edges below which no more are asked to close
         rate: learning rate of the weights
         settle: share of the steps, at the end, in which gates are deterministic and rates fall
+        decay: weight decay; what the dense model was trained with keeps it from learning by heart
         distill: weight of the divergence from the dense model's predictions; 0 for none
         lora: rank of low-rank adapters, for models too large to train whole; 0 for all weights
         start: a sparse model made of the same dense one before, to go on from
@@ -88,6 +90,7 @@ def sparsify(
         density=density,
         rate=rate,
         settle=settle,
+        decay=decay,
         distill=distill,
         lora=lora,
         seed=seed,

@@ -53,6 +53,22 @@ def test_one_step_changes_all_weights_and_gates_and_leaves_the_teacher(original,
     assert torch.equal(student.teach(tokens, everywhere(tokens)), taught)
 
 
+def test_decay_shrinks_the_matrices_of_the_blocks_and_nothing_else(checkpoint, course):
+    found = []
+    for decay in (0.0, 0.5):
+        settings = replace(SETTINGS, decay=decay, rate=0.1)
+        student = begin(load_original(str(checkpoint("gpt2"))), settings)
+        before = {name: p.detach().clone() for name, p in student.parameters.items()}
+        optimizer = _optimizer(student, settings)
+        train_step(student, optimizer, course.lessons(0), Control(1.0), settings, 0)
+        found.append({name: p.detach() for name, p in student.parameters.items()})
+    shrunk = 0.1 * 0.5
+    for name, plain in found[0].items():
+        inside = name.endswith("weight") and ".h." in name and plain.ndim == 2
+        wanted = plain - shrunk * before[name] if inside else plain
+        torch.testing.assert_close(found[1][name], wanted, msg=name)
+
+
 @pytest.mark.parametrize(("settle", "same"), [(1.0, True), (0.25, False)])
 def test_gates_are_drawn_until_the_last_part_and_not_in_it(settle, same, checkpoint, course):
     found = []
@@ -255,6 +271,7 @@ def test_text_lessons_depend_on_the_step_alone():
         ({"slack": 0.0}, "--slack takes more than 0, got 0.0"),
         ({"steps": 0}, "--steps takes more than 0, got 0"),
         ({"start": "earlier", "lora": 2}, "--start goes on with all weights"),
+        ({"decay": -1.0}, "--decay takes 0 or more, got -1.0"),
         ({"settle": 0.0}, "--settle is a share of the steps"),
         ({"density": 1.5}, "--density is a share of the edges"),
         ({"lora": -1}, "--lora takes 0 or more, got -1"),
