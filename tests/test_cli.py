@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import subprocess
@@ -5,7 +6,7 @@ import sys
 
 import pytest
 
-from mechheads.cli import VERBS
+from mechheads.cli import VERBS, importing
 
 RECORD = {"clean": "The Mary and", "corrupt": "The John and", "answer": " Mary", "wrong": " John"}
 
@@ -217,3 +218,10 @@ def test_a_closed_pipe_is_not_an_error(checkpoint):
     command = f"{sys.executable} -m mechheads.show --help | head -1"
     out = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (out.returncode, out.stderr) == (0, "")
+
+
+def test_garbage_is_searched_again_after_imports_even_those_that_fail():
+    with pytest.raises(ImportError), importing():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled()
