@@ -7,6 +7,7 @@ mend is one line on stderr and exit code 2.
 
 import contextlib
 import functools
+import gc
 import inspect
 import io
 import os
@@ -14,7 +15,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from .errors import MechheadsError, suggest
@@ -128,6 +129,18 @@ def help_text(verb: Callable[..., None], notes: str = "") -> str:
         columned = re.match(r" *\S+ {2,}", line)
         lines.append(fill(line, columned.end() if columned else len(line) - len(line.lstrip()) + 4))
     return "\n".join(lines).rstrip()
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """While active nothing is searched for garbage: imports make none, and a million objects."""
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if searched:
+            gc.enable()
 
 
 def flag_of(name: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import methods, runs, sources
-from .cli import run
+from .cli import importing, run
 from .errors import MechheadsError
 from .methods import METHODS
 from .progress import say
@@ -89,15 +89,16 @@ def discover(
     source = sources.find(model, revision, quiet=quiet)
     folder = runs.folder_for(out, [task, model, method], settings)
     say(f"Loading {model} ...", quiet)
-    from circuits import discovery
-    from circuits.curve import check_draws
-    from circuits.report import write_discovery
-    from circuits.search import check_search
+    with importing():
+        from circuits import discovery
+        from circuits.curve import check_draws
+        from circuits.report import write_discovery
+        from circuits.search import check_search
 
-    from . import metrics
-    from .models import load
-    from .provenance import provenance
-    from .reports import REPORT
+        from . import metrics
+        from .models import load
+        from .provenance import provenance
+        from .reports import REPORT
 
     check_search(search, threshold)
     check_draws(draws)

@@ -1,3 +1,5 @@
+import gc
+import importlib
 import json
 import os
 import subprocess
@@ -5,7 +7,7 @@ import sys
 
 import pytest
 
-from mechheads.cli import VERBS
+from mechheads.cli import VERBS, importing
 
 RECORD = {"clean": "The Mary and", "corrupt": "The John and", "answer": " Mary", "wrong": " John"}
 
@@ -217,3 +219,12 @@ def test_a_closed_pipe_is_not_an_error(checkpoint):
     command = f"{sys.executable} -m mechheads.show --help | head -1"
     out = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (out.returncode, out.stderr) == (0, "")
+
+
+def test_garbage_is_searched_again_after_imports_even_those_that_fail():
+    with importing():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ModuleNotFoundError), importing():
+        importlib.import_module("there_is_none")
+    assert gc.isenabled()
