@@ -61,8 +61,8 @@ def draw_scores(found: Gating) -> "go.Figure":
     figure.update_layout(
         template="simple_white",
         font=FONT,
-        height=max(300, 130 + 22 * layers),
-        margin={"t": 40, "r": 60},
+        height=max(330, 160 + 22 * layers),
+        margin={"t": 70, "r": 60},
     )
     return figure
 
