@@ -1,4 +1,4 @@
-"""The optimizer of the embedded model: equal to torch's own up to its bfloat16."""
+"""The optimizer of the embedded model: equal to torch's own, but for its bfloat16."""
 
 import pytest
 import torch
@@ -7,7 +7,9 @@ from mechheads.muon import Muon, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 48), (48, 16)])
-def test_steps_equal_those_of_torch_up_to_its_rounding(shape):
+def test_steps_equal_those_of_torch_in_float32(shape, monkeypatch):
+    # Torch rounds to bfloat16, which kills the process where a CPU claims an AMX it does not have.
+    monkeypatch.setattr(torch.Tensor, "bfloat16", lambda self: self)
     torch.manual_seed(0)
     ours = torch.nn.Parameter(torch.randn(shape))
     theirs = torch.nn.Parameter(ours.detach().clone())
@@ -22,7 +24,7 @@ def test_steps_equal_those_of_torch_up_to_its_rounding(shape):
         muon.step()
         reference.step()
         moved = (ours - before).norm()
-        assert (ours - theirs).norm() < 0.05 * moved
+        assert (ours - theirs).norm() < 1e-4 * moved
         assert moved > 0.01
 
 
