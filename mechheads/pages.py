@@ -29,6 +29,7 @@ p.note { color: #555; max-width: 48rem; } p.warning { background: #fff3cd; paddi
   border-left: 4px solid #E69F00; } p.headline { font-size: 1.15rem; max-width: 56rem; }
 pre { background: #f5f5f5; padding: .75rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 mark { background: #ffe08a; } td { overflow-wrap: anywhere; } td.number { overflow-wrap: normal; }
+td a { display: inline-block; min-width: 14rem; } .wide { overflow-x: auto; }
 @media print { body { margin: 0; max-width: none; } h2 { break-after: avoid; }
   .figure, pre, tr { break-inside: avoid; } }
 </style></head>
@@ -41,14 +42,15 @@ mark { background: #ffe08a; } td { overflow-wrap: anywhere; } td.number { overfl
 {% if figure %}<div class="figure">{{ figure|safe }}</div>{% endif %}
 {% if section.table %}<table>{% for key, value in section.table.items() %}
 <tr><th>{{ key }}</th><td>{{ value }}</td></tr>{% endfor %}</table>{% endif %}
-{% if section.frame is not none %}{% set sides = kinds(section.frame) %}<table><tr>
+{% if section.frame is not none %}{% set sides = kinds(section.frame) %}
+<div class="wide"><table><tr>
 {% for name in section.frame.columns %}<th class="{{ sides[loop.index0] }}">{{ name }}</th>
 {% endfor %}</tr>
 {% for row in cells(section.frame) %}<tr>{% for cell in row %}
 <td class="{{ sides[loop.index0] }}">{% if cell in section.links %}
 <a href="{{ section.links[cell] }}">{{ cell }}</a>{% else %}{{ cell }}{% endif %}</td>
 {% endfor %}</tr>
-{% endfor %}</table>{% endif %}
+{% endfor %}</table></div>{% endif %}
 {% for code in section.code %}<pre>{{ code }}</pre>{% endfor %}
 {% endfor %}</body></html>
 """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 INDEX = "index.html"
-NUMBERS = 12  # columns of a table
+NUMBERS = 6  # columns of a table
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def _draw(lines: Sequence[Line], x: str) -> "go.Figure":
     figure.update_layout(
         template="simple_white",
         font=FONT,
-        height=120 + 260 * rows,
-        margin={"t": 40, "r": 20},
+        height=160 + 260 * rows,
+        margin={"t": 80, "r": 20},  # room for the tool bar above the titles
         legend={"orientation": "h", "y": -0.15 - 0.1 / rows},
     )
     return figure
