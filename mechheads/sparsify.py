@@ -42,7 +42,7 @@ def sparsify(
         density: share of the causal edges below which no more are asked to close
         rate: learning rate of the weights
         settle: share of the steps, at the end, in which gates are deterministic and rates fall
-        decay: weight decay; what the dense model was trained with keeps it from learning by heart
+        decay: weight decay of the matrices in the blocks
         distill: weight of the divergence from the dense model's predictions; 0 for none
         lora: rank of low-rank adapters, for models too large to train whole; 0 for all weights
         start: a sparse model made of the same dense one before, to go on from
