@@ -17,13 +17,13 @@ test: $(VENV)/.installed-dev
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
-# Every figure of the five seeds, and then every number of them again. SmolLM2's where it was fetched.
+# Every figure of the five seeds, and every number of them again. Those on SmolLM2 where it was fetched.
 gallery: $(VENV)/.installed
 	$(BIN)/python -m mechheads.sweep --config notebooks/gallery.toml --out runs/gallery
-	for run in runs/gallery/cells/*/*/; do $(BIN)/python -m mechheads.verify "$$run" || exit 1; done
+	$(BIN)/python -m mechheads.verify runs/gallery
 	if $(BIN)/python -c 'import sys; from mechheads.fetching import is_complete; sys.exit(not is_complete("smollm2"))'; then \
-		$(BIN)/python -m mechheads.sweep --config notebooks/gallery_smollm2.toml --out runs/gallery_smollm2 || exit 1; \
-		for run in runs/gallery_smollm2/cells/*/*/; do $(BIN)/python -m mechheads.verify "$$run" || exit 1; done; \
+		$(BIN)/python -m mechheads.sweep --config notebooks/gallery_smollm2.toml --out runs/gallery_smollm2 && \
+		$(BIN)/python -m mechheads.verify runs/gallery_smollm2; \
 	fi
 
 clean:

@@ -27,6 +27,7 @@ from .patching import patch
 from .progress import say
 from .prompts import Pair, Prompts
 from .shapes import SHAPES
+from .threads import with_threads
 
 # Shapes whose gates are fitted ten times in seconds.
 GATED = ("mini",)
@@ -97,9 +98,7 @@ def compare(
     model = random_model(tokenizer_of_words(SHAPES[shape]["d_vocab"]), **SHAPES[shape])
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
     cells = [(i, h) for i in range(layers) for h in range(heads)]
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with with_threads(threads):
         every = [random_prompts(rows, length, first, model.cfg.d_vocab) for first in firsts]
         some = _spread(cells, loops)
         _loop(model, every[0], cells[:1])  # the first call of a model is slower
@@ -125,8 +124,6 @@ def compare(
         if shape in GATED:
             say(f"{shape}, {threads} threads: gating ...", quiet)
             yield _gating(model, shape, threads, every[0])
-    finally:
-        torch.set_num_threads(before)
 
 
 def _spread(cells: Sequence[Any], n: int) -> list[Any]:

@@ -125,7 +125,8 @@ def main() -> NoReturn:
 
 def _overview(swept: "Sweep", command: str) -> tuple[Path, str]:
     """The overview, and why it could not be written if so: a full disk is no reason to crash."""
-    from .sweeping.overview import INDEX, write_overview
+    from .sweeping.cells import INDEX
+    from .sweeping.overview import write_overview
 
     try:
         return write_overview(swept, command), ""

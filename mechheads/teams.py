@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .errors import MechheadsError
+from .threads import with_threads
 
 # Adds to the gradients of a worker's parameters for a step; gives numbers to be added up.
 Compute = Callable[[int], Sequence[float]]
@@ -94,15 +95,13 @@ def team(hire: Hire, parameters: list[Parameter], workers: int) -> Iterator[Team
         )
         for i in range(1, workers)
     ]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        for other in others:
-            other.start()
-        own, compute = _join(hire, 0, shared)
-        yield Team(parameters, own, compute, desks, turn, barriers)
+        with with_threads(1):
+            for other in others:
+                other.start()
+            own, compute = _join(hire, 0, shared)
+            yield Team(parameters, own, compute, desks, turn, barriers)
     finally:
-        torch.set_num_threads(threads)
         for barrier in barriers:
             barrier.abort()
         for other in others:

@@ -5,7 +5,7 @@ import inspect
 import io
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,8 +16,12 @@ import pandas as pd
 
 from .cli import VERBS
 from .errors import MechheadsError
+from .kept import keeping_models
+from .progress import bar
 from .prompts import read
 from .runs import ASIDE, Record, read_run
+from .sweeping.cells import runs_in
+from .threads import with_threads
 
 
 @dataclass(frozen=True)
@@ -35,14 +39,41 @@ class Difference:
         return f"differs most by {self.relative:.1e} of the column's largest, {self.where}."
 
 
-def repeat(folder: Path, tolerance: float, quiet: bool = False) -> str:
-    """A line per table, and a verdict; an error if a number differs by more than the tolerance."""
-    if not 0 <= tolerance < math.inf:
-        raise MechheadsError(f"--tolerance takes 0 or more, got {tolerance}.")
+@dataclass(frozen=True)
+class Verdict:
+    """What became of the numbers of a run: the difference of every table, and what else changed."""
+
+    folder: Path
+    found: Mapping[str, Difference]
+    changes: Sequence[str]
+    tolerance: float
+
+    @property
+    def worst(self) -> float:
+        """The largest difference."""
+        return max(difference.relative for difference in self.found.values())
+
+    @property
+    def lines(self) -> list[str]:
+        """A line per table, and one for all that a number may depend on and that has changed."""
+        return [*(f"{name}: {d.words}" for name, d in self.found.items()), *self.changes]
+
+    @property
+    def word(self) -> str:
+        """Identical, equal within the tolerance, or different."""
+        if self.worst == 0:
+            return "identical"
+        same = self.worst <= self.tolerance
+        return f"equal within {self.tolerance:g}" if same else "DIFFERENT"
+
+
+def repeat(folder: Path, tolerance: float, quiet: bool = False) -> Verdict:
+    """Run the folder's settings again, with as many threads, and compare the numbers."""
     record = read_run(folder)
     verb, settings = _call(folder, record)
+    threads = with_threads(_threads(record.provenance))
     with tempfile.TemporaryDirectory() as place:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), threads:
             verb(**settings, out=place, quiet=quiet)
         (again,) = Path(place).iterdir()
         now = read_run(again)
@@ -51,17 +82,45 @@ def repeat(folder: Path, tolerance: float, quiet: bool = False) -> str:
             for file in sorted(folder.glob("*.csv"))
         }
     found["headline"] = compare_headlines(record.headline, now.headline)
-    lines = [f"{name}: {difference.words}" for name, difference in found.items()]
-    lines += [
+    changes = [
         f"changed since: {key} was {before}, is {now.provenance.get(key)}."
         for key, before in record.provenance.items()
         if before != now.provenance.get(key)
     ]
-    worst = max(difference.relative for difference in found.values())
-    if worst > tolerance:
-        raise MechheadsError(f"{folder} gives DIFFERENT numbers now. {' '.join(lines)}")
-    verdict = "identical" if worst == 0 else f"equal within {tolerance:g}"
-    return "\n".join([*lines, f"{folder}: {verdict}"])
+    return Verdict(folder, found, changes, tolerance)
+
+
+def verify_run(folder: Path, tolerance: float, quiet: bool = False) -> str:
+    """A line per table, and a verdict; an error if a number differs by more than the tolerance."""
+    verdict = repeat(folder, tolerance, quiet)
+    if verdict.worst > tolerance:
+        raise MechheadsError(f"{folder} gives DIFFERENT numbers now. {' '.join(verdict.lines)}")
+    return "\n".join([*verdict.lines, f"{folder}: {verdict.word}"])
+
+
+def verify_sweep(folder: Path, tolerance: float, quiet: bool = False) -> Iterator[str]:
+    """A line per cell of a sweep as it ends; an error at the end names those that are not the same.
+
+    A cell that differs, or has no run, does not stop the others.
+    """
+    cells, bad = runs_in(folder), []
+    with keeping_models(), bar(len(cells), "Cells", quiet) as progress:
+        for cell, run in cells.items():
+            try:
+                if run is None:
+                    raise MechheadsError("has no run. Start the sweep again")
+                verdict = repeat(run, tolerance, quiet=True)
+                if verdict.worst > tolerance:
+                    raise MechheadsError(f"DIFFERENT. {' '.join(verdict.lines)}")
+                line = f"{cell}: {verdict.word}"
+            except MechheadsError as error:
+                line = f"{cell}: {error}"
+                bad.append(line)
+            progress.update()
+            yield line
+    if bad:
+        raise MechheadsError(f"{len(bad)} of {len(cells)} cells of {folder} failed. {bad[0]}")
+    yield f"{folder}: {len(cells)} of {len(cells)} cells give the same numbers"
 
 
 def compare_tables(old: Path, new: Path) -> Difference:
@@ -85,18 +144,31 @@ def compare_tables(old: Path, new: Path) -> Difference:
 
 
 def compare_headlines(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
-    """The same for the numbers and words of result.json's headline."""
+    """The same for the numbers and words of result.json's headline, parts of it included."""
     worst = Difference(0.0)
     for name, before in old.items():
         after = new.get(name)
-        numbers = all(isinstance(v, int | float) for v in (before, after))
-        if numbers:
-            apart = abs(before - after) / max(abs(before), 1e-12)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            inner = compare_headlines(before, after)
+            apart, where = inner.relative, f"{name} {inner.where}"
         else:
-            apart = 0.0 if before == after else math.inf
+            apart, where = _apart_values(before, after), f"{name}: {before} was, {after} is"
         if apart > worst.relative:
-            worst = Difference(apart, f"{name}: {before} was, {after} is")
+            worst = Difference(apart, where)
     return worst
+
+
+def _apart_values(before: Any, after: Any) -> float:
+    if all(isinstance(value, int | float) for value in (before, after)):
+        return abs(before - after) / max(abs(before), 1e-12)
+    return 0.0 if before == after else math.inf
+
+
+def _threads(provenance: Mapping[str, Any]) -> int | None:
+    """The number of threads that a run had; it is the same for all models of a run."""
+    parts = [part for part in provenance.values() if isinstance(part, Mapping)]
+    found = [part["threads"] for part in (provenance, *parts) if "threads" in part]
+    return int(found[0]) if found else None
 
 
 def _call(folder: Path, record: Record) -> tuple[Any, dict[str, Any]]:

@@ -13,7 +13,7 @@ from mechheads.compare import compare
 from mechheads.discover import discover
 from mechheads.errors import MechheadsError
 from mechheads.runs import Record, finish
-from mechheads.verification import repeat
+from mechheads.verification import verify_run
 from mechheads.verify import verify
 
 
@@ -117,10 +117,10 @@ def test_verify_says_identical_close_or_different(run, tmp_path, capsys):
     changed = tmp_path / run.name
     shutil.copytree(run, changed)
     _scale(changed, 1 + 1e-6)
-    assert "equal within 0.0001" in repeat(changed, 1e-4, quiet=True)
+    assert "equal within 0.0001" in verify_run(changed, 1e-4, quiet=True)
     _scale(changed, 1.1)
     with pytest.raises(MechheadsError, match=r"DIFFERENT numbers now.*effect in row"):
-        repeat(changed, 1e-4, quiet=True)
+        verify_run(changed, 1e-4, quiet=True)
 
 
 def _scale(folder: Path, factor: float) -> None:

@@ -126,7 +126,7 @@ def test_no_format_is_fitted_to_what_the_other_tests():
 
 
 def test_the_same_again_is_identical(run):
-    assert repeat(run, 0.0, quiet=True).endswith("identical")
+    assert repeat(run, 0.0, quiet=True).word == "identical"
 
 
 def test_several_tasks_and_models_are_a_grid(tmp_path, capsys):

@@ -1,9 +1,11 @@
 """Sweeps: grids, cells that survive being killed, failures, Ray, the overview."""
 
+import functools
 import hashlib
 import json
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+import mechheads.discover
 from mechheads import kept, models, runs
 from mechheads.cli import arguments
 from mechheads.errors import MechheadsError
@@ -39,6 +43,8 @@ from mechheads.sweeping.grid import Cell, from_file, from_flags
 from mechheads.sweeping.inputs import with_inputs
 from mechheads.sweeping.overview import write_overview
 from mechheads.sweeping.scaling import Scaling
+from mechheads.threads import with_threads
+from mechheads.verify import verify
 
 ROOT = Path(__file__).parents[1]
 SMALL: dict[str, Any] = {"n": "4", "test": "4", "draws": "2"}
@@ -177,6 +183,40 @@ def test_a_second_time_nothing_runs_again(swept):
     sweep(tasks="ioi,math,syntax", models="mini", cpus=1.0, out=str(swept), quiet=True, **SMALL)
     assert digests(swept) == before
     assert (swept / "log.txt").read_text() == log
+
+
+def test_a_sweep_is_verified_cell_by_cell_with_the_threads_it_had(swept, tmp_path, capsys):
+    threads = []
+
+    def discover(**settings: Any) -> None:
+        threads.append(torch.get_num_threads())
+        plain(**settings)
+
+    plain = mechheads.discover.discover
+    with pytest.MonkeyPatch.context() as patched, with_threads(2):
+        patched.setattr("mechheads.discover.discover", functools.wraps(plain)(discover))
+        verify(str(swept), quiet=True)
+    assert threads == [1, 1, 1]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(": ")[2] for line in lines[:3]] == ["identical"] * 3
+    assert lines[3].endswith("3 of 3 cells give the same numbers")
+
+    broken = tmp_path / "broken"
+    shutil.copytree(swept, broken)
+    rows = json.loads((broken / "sweep.json").read_text())
+    (broken / rows[0]["report"]).unlink()
+    del rows[1]["report"]
+    (broken / "sweep.json").write_text(json.dumps(rows))
+    with pytest.raises(MechheadsError, match=r"2 of 3 cells .* failed.*report.html is missing"):
+        verify(str(broken), quiet=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert "has no run. Start the sweep again" in lines[1]
+    assert lines[2].endswith("identical")
+    (broken / "sweep.json").write_text("[1]")
+    with pytest.raises(MechheadsError, match=r"sweep.json is damaged"):
+        verify(str(broken), quiet=True)
+    with pytest.raises(MechheadsError, match="--tolerance takes 0 or more, got -1"):
+        verify(str(swept), tolerance=-1.0)
 
 
 def test_a_failing_cell_does_not_stop_the_others(tmp_path, capsys):

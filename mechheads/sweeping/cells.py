@@ -28,6 +28,7 @@ from ..runs import Record, read_run
 from .grid import Cell
 
 CELLS, FAILED, LOG, LOCK, INPUTS = "cells", "failed", "log.txt", ".lock", "inputs.json"
+INDEX, SUMMARY = "index.html", "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,21 @@ def finished(out: Path, cell: Cell) -> Run | None:
         with contextlib.suppress(MechheadsError):
             return Run(folder, read_run(folder, cell.verb))
     return None
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is one of a sweep that has ended."""
+    return (folder / SUMMARY).is_file() and (folder / CELLS).is_dir()
+
+
+def runs_in(folder: Path) -> dict[str, Path | None]:
+    """The run folder of every cell of a sweep that has ended, by the cell's label."""
+    try:
+        rows = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        reports = {f"{row['verb']} {row['cell']}": row.get("report") for row in rows}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MechheadsError(f"{folder / SUMMARY} is damaged ({error!r}).") from None
+    return {cell: report and (folder / report).parent for cell, report in reports.items()}
 
 
 def look(cells: Sequence[Cell], out: Path) -> Sweep:
@@ -153,8 +169,10 @@ def run_cell(cell: Cell, out: Path) -> Done:
 def here(threads: int | None = None) -> Runner:
     """One after the other, in this process, with so many threads; models stay loaded."""
 
+    from ..threads import with_threads
+
     def runner(cells: list[Cell], out: Path) -> Iterator[Done | int]:
-        with keeping_models(), _threads(threads):
+        with keeping_models(), with_threads(threads):
             for cell in cells:
                 yield 1
                 yield run_cell(cell, out)
@@ -200,18 +218,3 @@ def _inputs(place: Path) -> dict[str, str]:
     with contextlib.suppress(OSError, ValueError):
         return json.loads((place / INPUTS).read_text(encoding="utf-8"))
     return {}
-
-
-@contextlib.contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    if count is None:
-        yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

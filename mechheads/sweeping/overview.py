@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..outputs import write_text
 from ..pages import Section, write_page
-from .cells import CELLS, Sweep
+from .cells import CELLS, INDEX, SUMMARY, Sweep
 from .grid import TASKS, Cell, parameters
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-INDEX = "index.html"
 NUMBERS = 6  # columns of a table
 
 
@@ -59,7 +58,7 @@ class Line:
 def write_overview(sweep: Sweep, command: str) -> Path:
     """index.html and sweep.json: what every cell found, or why it failed."""
     rows = [_row(sweep, cell) for cell in sweep.cells]
-    write_text(sweep.out / "sweep.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    write_text(sweep.out / SUMMARY, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     failed = [f"{row['cell']}: {row['error']}" for row in rows if row["state"] == "failed"]
     done = sum(row["state"] == "done" for row in rows)
     return write_page(
