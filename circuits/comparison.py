@@ -8,7 +8,6 @@ same draws for both models.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from mechheads.statistics import ends, resample
-from mechheads.storage import load_result, save_result
+from mechheads.storage import Result
 
 from .circuit import Circuit
 from .curve import Curve, needed
@@ -67,7 +66,7 @@ class TaskComparison:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Result):
     """Both models on all tasks."""
 
     tasks: tuple[TaskComparison, ...]
@@ -104,15 +103,6 @@ class Comparison:
         from .figures import draw_comparison
 
         return draw_comparison(self, edges=True)
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Comparison":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
     @property
     def sentence(self) -> str:

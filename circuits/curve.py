@@ -11,7 +11,6 @@ CPR and CMD are MIB's areas: f at ten shares of the heads, trapezoids between th
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from mechheads.masks import measure_masks, nested
 from mechheads.models import Model
 from mechheads.prompts import Prompts
 from mechheads.statistics import ends, resample
-from mechheads.storage import load_result, save_result
+from mechheads.storage import Result
 
 from .circuit import Circuit, Head
 
@@ -39,7 +38,7 @@ SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
-class Curve:
+class Curve(Result):
     """The metric of every prompt with the first k heads of the ranking kept, for every k.
 
     `random_explained` is f of rankings drawn at random, at the numbers of heads `random_at`.
@@ -123,15 +122,6 @@ class Curve:
         from .figures import draw_curve
 
         return draw_curve(self, threshold)
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Curve":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
     def frame(self) -> "pd.DataFrame":
         """k, layer, head, explained and its interval, and those of random rankings."""

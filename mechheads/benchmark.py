@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from . import flops
@@ -22,7 +22,7 @@ from .generation import answer
 from .gradients import attribution
 from .masks import measure_masks, nested
 from .metrics import METRICS, score
-from .models import Model, generate_loop, head_loop, mask_loop, random_model
+from .models import Model, head_loop, random_model
 from .patching import patch
 from .progress import say
 from .prompts import Pair, Prompts
@@ -150,7 +150,7 @@ def _curve(
     def metric(logits: Tensor) -> Tensor:
         return METRICS["logit_diff"](score(logits[:, -1:], batch)).mean()
 
-    wanted, loop = _timed(lambda: mask_loop(model, batch.clean, batch.corrupt, metric, keep[some]))
+    wanted, loop = _timed(lambda: _mask_loop(model, batch.clean, batch.corrupt, metric, keep[some]))
     mine, ours = _timed(lambda: measure_masks(model, prompts, keep, quiet=True).mean(1))
     what = f"curve of {len(keep)} points, against a pass each"
     difference = float((mine[some] - wanted).abs().max() / wanted.abs().max())
@@ -175,7 +175,7 @@ def _answers(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing
     texts = ["Then " * (i % 3) + pair.clean for i, pair in enumerate(prompts.pairs)]
     keep = torch.ones(1, model.cfg.n_layers, model.cfg.n_heads)
     some = _spread(texts, 4)
-    theirs, loop = _timed(lambda: generate_loop(model, some, 16))
+    theirs, loop = _timed(lambda: _generate_loop(model, some, 16))
     ours, seconds = _timed(
         lambda: answer(model, texts, keep, max_tokens=16, stop=(), quiet=True)[0]
     )
@@ -223,6 +223,41 @@ def _loop(
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     start = time.perf_counter()
     return work(), time.perf_counter() - start
+
+
+@torch.inference_mode()
+def _generate_loop(model: Model, prompts: Sequence[str], n: int) -> list[str]:
+    """TransformerLens's own greedy answers of n tokens, prompt by prompt."""
+    tokenizer: Any = model.tokenizer
+    said = []
+    for prompt in prompts:
+        tokens = model.to_tokens(prompt)
+        whole: Any = model.generate(
+            tokens, max_new_tokens=n, do_sample=False, stop_at_eos=True, verbose=False
+        )
+        said.append(tokenizer.decode(whole[0, tokens.shape[1] :], skip_special_tokens=True))
+    return said
+
+
+@torch.inference_mode()
+def _mask_loop(
+    model: Model,
+    base: Int[Tensor, "row pos"],
+    other: Int[Tensor, "row pos"],
+    metric: Callable[[Tensor], Tensor],
+    keep: Float[Tensor, "mask layer head"],
+) -> Float[Tensor, " mask"]:
+    """The metric with each mask, the usual way: a whole pass with a hook in every layer."""
+    names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
+    _, cache = model.run_with_cache(other, names_filter=names)
+    found = []
+    for mask in keep:
+
+        def mix(z: Tensor, hook: Any, mask: Tensor = mask) -> Tensor:
+            return torch.where(mask[hook.layer()][:, None] == 1, z, cache[hook.name])
+
+        found.append(metric(model.run_with_hooks(base, fwd_hooks=[(name, mix) for name in names])))
+    return torch.stack(found)
 
 
 def _rate() -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from . import statistics
-from .storage import load_result, save_result
+from .storage import Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class HeadEffects:
+class HeadEffects(Result):
     """How far each head moves the metric on each prompt; positive means that the head helps.
 
     `clean` and `corrupt` are the metric of the untouched runs. `settings` are the method's own
@@ -88,15 +87,6 @@ class HeadEffects:
         from .figures import heat_map
 
         return heat_map(self)
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "HeadEffects":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
     def top(self, k: int = 10, *, signed: bool = False) -> "pd.DataFrame":
         """The rows of the k strongest heads, named L9H6."""

@@ -39,7 +39,7 @@ def gate_logits(
     return scores + bias.to(scores)[:, None, None]
 
 
-class Edges(torch.autograd.Function):
+class OpenEdges(torch.autograd.Function):
     """Gates of 0 and 1, deterministic or drawn, and the expected number of open edges.
 
     Their gradient is that of a sigmoid. With u drawn evenly from 0 to 1, g + logit(u) is g with
@@ -145,7 +145,7 @@ class Gated(TorchFunctionMode):
         bias, queries = self.bias[self.layer], self.queries
         if queries is None:
             queries = torch.ones_like(scores[:, 0, :, 0], dtype=torch.bool)
-        drawn, expected = Edges.apply(scores, bias, queries, self.sample)
+        drawn, expected = OpenEdges.apply(scores, bias, queries, self.sample)
         self.expected = self.expected + expected.sum()
         if not self.sample:
             counted = drawn.detach().sum(-1) * queries[:, None]

@@ -26,7 +26,8 @@ from transformer_lens.utilities.activation_functions import apply_softcap
 
 from . import gates, kept, sources
 from .architectures import DERIVED
-from .errors import MechheadsError, unknown
+from .devices import find_device, find_dtype
+from .errors import MechheadsError
 from .originals import (
     Original,
     complete_tokenizer,
@@ -40,13 +41,6 @@ from .originals import (
 from .prompts import Lexicon, read
 
 Model = HookedTransformer
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 
 def load(
@@ -77,11 +71,7 @@ def load(
             architecture if None.
         quiet: no progress bar while a hub model is downloaded.
     """
-    numbers = {str(value): value for value in DTYPES.values()} | DTYPES
-    if str(dtype) not in numbers:
-        raise unknown("dtype", str(dtype), DTYPES)
-    kind = numbers[str(dtype)]
-    place = _device(device, n_devices)
+    kind, place = find_dtype(dtype), find_device(device, n_devices)
     key = (name, revision, place, kind, process, n_devices, n_ctx, prepend_bos)
     if (again := kept.kept(key)) is not None:
         return again
@@ -129,7 +119,7 @@ def load_original(
     name: str, *, revision: str | None = None, device: str | None = None, quiet: bool = False
 ) -> Original:
     """The model behind any name that `load` takes, in float32, with attention computed eagerly."""
-    place = _device(device, 1)
+    place = find_device(device, 1)
     source = sources.find(name, revision, quiet=quiet)
     with quiet_libraries():
         hf_model, tokenizer = read_original(source, torch.float32)
@@ -418,41 +408,6 @@ def head_loop(
         )
 
 
-@torch.inference_mode()
-def generate_loop(model: Model, prompts: Sequence[str], n: int) -> list[str]:
-    """TransformerLens's own greedy answers of n tokens, prompt by prompt."""
-    tokenizer: Any = model.tokenizer
-    said = []
-    for prompt in prompts:
-        tokens = model.to_tokens(prompt)
-        whole: Any = model.generate(
-            tokens, max_new_tokens=n, do_sample=False, stop_at_eos=True, verbose=False
-        )
-        said.append(tokenizer.decode(whole[0, tokens.shape[1] :], skip_special_tokens=True))
-    return said
-
-
-@torch.inference_mode()
-def mask_loop(
-    model: Model,
-    base: Int[Tensor, "row pos"],
-    other: Int[Tensor, "row pos"],
-    metric: Callable[[Tensor], Tensor],
-    keep: Float[Tensor, "mask layer head"],
-) -> Float[Tensor, " mask"]:
-    """The metric with each mask, the usual way: a whole pass with a hook in every layer."""
-    names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
-    _, cache = model.run_with_cache(other, names_filter=names)
-    found = []
-    for mask in keep:
-
-        def mix(z: Tensor, hook: Any, mask: Tensor = mask) -> Tensor:
-            return torch.where(mask[hook.layer()][:, None] == 1, z, cache[hook.name])
-
-        found.append(metric(model.run_with_hooks(base, fwd_hooks=[(name, mix) for name in names])))
-    return torch.stack(found)
-
-
 def lexicon(model: Model) -> Lexicon:
     """What a task may know of the model: how its tokenizer splits text in mid-sentence."""
     return tokenizer_lexicon(model.tokenizer, model.cfg.model_name)
@@ -556,26 +511,6 @@ def _give_tokenizer(model: Model, tokenizer: Any) -> None:
     model.cfg.tokenizer_prepends_bos = len(tokenizer.encode("")) > 0
     tokenizer.padding_side = "right"
     complete_tokenizer(tokenizer)
-
-
-def _device(device: str | None, n_devices: int) -> torch.device:
-    cuda = torch.cuda.device_count()
-    if n_devices < 1 or (n_devices > 1 and cuda < n_devices):
-        raise MechheadsError(f"--n-devices is {n_devices}, this machine has {cuda} CUDA devices.")
-    if device is None:
-        best = "cuda" if cuda else "mps" if torch.backends.mps.is_available() else "cpu"
-        return torch.device(best)
-    try:
-        place = torch.device(device)
-        if place.type == "meta":
-            raise RuntimeError("it holds no numbers")
-        torch.empty(1, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise MechheadsError(
-            f"Device {device!r} cannot be used ({first_line(error)}). Use cpu, or cuda, cuda:N "
-            "or mps where there is one."
-        ) from None
-    return place
 
 
 def _context(own: int, wanted: int | None, source: sources.Source) -> int:

@@ -20,6 +20,19 @@ SCHEMA = 1
 R = TypeVar("R")
 
 
+class Result:
+    """A frozen dataclass of this kind saves itself."""
+
+    def save(self, file: Path) -> Path:
+        """Write it whole or not at all, as safetensors."""
+        return save_result(self, file)
+
+    @classmethod
+    def load(cls: type[R], file: Path) -> R:
+        """Read what `save` wrote."""
+        return load_result(cls, file)
+
+
 def save_result(result: Any, file: Path) -> Path:
     """Write the result whole or not at all; equal results give equal bytes."""
     tensors: dict[str, Tensor] = {}

@@ -98,7 +98,7 @@ def test_sampled_gates_are_binary_and_open_as_often_as_the_sigmoid_says():
     torch.manual_seed(0)
     logits = torch.tensor([-2.0, 0.0, 3.0]).repeat(1, 1, 40_000, 1).requires_grad_()
     bias = torch.zeros(1, requires_grad=True)
-    drawn, expected = gates.Edges.apply(logits, bias, torch.ones(1, 40_000).bool(), True)
+    drawn, expected = gates.OpenEdges.apply(logits, bias, torch.ones(1, 40_000).bool(), True)
     assert set(drawn.detach().unique().tolist()) == {0.0, 1.0}
     torch.testing.assert_close(
         drawn.detach()[0, 0].mean(0), torch.sigmoid(logits[0, 0, 0]), atol=0.01, rtol=0
@@ -185,7 +185,7 @@ def test_a_bias_feels_open_edges_as_much_where_the_sigmoid_is_flat():
     scores = scores.masked_fill(torch.ones(6, 6).triu(1) > 0, -torch.inf).requires_grad_()
     for level in (0.0, 30.0):
         bias = torch.full((4,), level, requires_grad=True)
-        _, expected = gates.Edges.apply(scores, bias, torch.ones(1, 6).bool(), False)
+        _, expected = gates.OpenEdges.apply(scores, bias, torch.ones(1, 6).bool(), False)
         by_scores, by_bias = torch.autograd.grad(expected.sum(), (scores, bias))
         torch.testing.assert_close(by_bias, expected)
         s = torch.sigmoid(scores + level)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,7 @@ from ..generation import answer
 from ..models import Model
 from ..prompts import Question
 from ..statistics import wilson
-from ..storage import load_result, save_result
+from ..storage import Result
 from .insertion import Inserted
 from .maths import is_right
 from .redistribution import arm
@@ -49,7 +48,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Accuracies:
+class Accuracies(Result):
     """All models. p-values are McNemar's exact test against the first condition, corrected for the
     number of comparisons (Holm) on all models together.
     """
@@ -82,15 +81,6 @@ class Accuracies:
         from .figures import draw_accuracies
 
         return draw_accuracies(self)
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Accuracies":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
 
 def ask(

@@ -9,7 +9,6 @@ one.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +20,7 @@ from ..errors import MechheadsError
 from ..models import Model, with_patterns
 from ..prompts import LEAST
 from ..statistics import bootstrap
-from ..storage import load_result, save_result
+from ..storage import Result
 from .insertion import Inserted
 from .mechanism import Mechanism, late_weights, mechanism_of, only_original
 
@@ -34,7 +33,7 @@ SINK = 10.0  # times the median weight of the others
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Result):
     """Every condition's weights of one head on aligned prompts, and every head's total change.
 
     `original[condition]` is a row per prompt over the original tokens, `full[condition]` over all
@@ -80,15 +79,6 @@ class Attention:
         from .figures import draw_attention
 
         return draw_attention(self)
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Attention":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
 
 def column_means(

@@ -9,7 +9,6 @@ exactly the same score, such as those that a pull took to its end, come in a ran
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +20,7 @@ from ..masks import measure_masks
 from ..models import Model
 from ..prompts import Prompts
 from ..statistics import ends
-from ..storage import load_result, save_result
+from ..storage import Result
 from .roles import ROLES, Gating
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ablation:
+class Ablation(Result):
     """delta(k) in nats for the orders by facilitation, irrelevance and interference."""
 
     task: str
@@ -64,15 +63,6 @@ class Ablation:
         from .figures import draw_ablations
 
         return draw_ablations([self])
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Ablation":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
 
 def grid(heads: int, most: int, points: int | None) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ neither needs.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,7 @@ from ..masks import measure_masks
 from ..models import Model
 from ..progress import bar, say
 from ..prompts import LEAST, Pair, Prompts
-from ..storage import load_result, save_result
+from ..storage import Result
 from .fitting import Gates, Recipe, descend, first_logits, make_course
 from .roles import unfinished
 
@@ -87,7 +86,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(Result):
     """Trials on one model; several where each task of a family was left out in turn."""
 
     model: str
@@ -174,15 +173,6 @@ class Contrast:
         from .figures import draw_contrast
 
         return draw_contrast(self)
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Contrast":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
 
 def contrast_loss(

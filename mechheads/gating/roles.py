@@ -9,7 +9,6 @@ A head has a role where the score is 0.5 or more.
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,7 @@ from scipy import stats
 from torch import Tensor
 
 from ..effects import HeadEffects
-from ..storage import load_result, save_result
+from ..storage import Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +35,7 @@ REST = 0.05  # a gate that moves by less, mean over heads, has come to rest
 
 
 @dataclass(frozen=True)
-class Gating:
+class Gating(Result):
     """The gates of every seed: `free` of any pull, and pulled open (`plus`) and shut (`minus`).
 
     `losses` and `means` are the targets' loss and the mean gate at every update of the three fits,
@@ -142,15 +141,6 @@ class Gating:
         from .figures import draw_scores
 
         return draw_scores(self)
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Gating":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
 
 @dataclass(frozen=True)

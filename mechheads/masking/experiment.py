@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,7 @@ from ..generation import answer
 from ..models import Model
 from ..prompts import Questions
 from ..statistics import bootstrap
-from ..storage import load_result, save_result
+from ..storage import Result
 from .quality import Quality, exact
 from .selection import Head, check_sizes, overlap, random_heads
 
@@ -145,7 +144,7 @@ class Fall:
 
 
 @dataclass(frozen=True)
-class Masking:
+class Masking(Result):
     """All functions on one model. `labels` are the metrics' names on an axis."""
 
     model: str
@@ -184,15 +183,6 @@ class Masking:
         from .figures import draw_masking
 
         return draw_masking(self)
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Masking":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
 
 def mask_heads(

@@ -6,7 +6,6 @@ the other way round. If the low ones feed the high ones, the first loses more be
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from ..models import Model
 from ..prompts import Questions
 from ..statistics import ends, resample
-from ..storage import load_result, save_result
+from ..storage import Result
 from .experiment import Condition, answer_conditions, interval, random_conditions
 from .quality import Quality
 from .selection import Head, random_heads
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Matrix(Result):
     """The metric of every function (column) without the k first heads of another (row).
 
     `whole` is the metric of the unmasked model, `random` that without k random heads, mean over
@@ -99,15 +98,6 @@ class Matrix:
         from .figures import draw_matrix
 
         return draw_matrix(self)
-
-    def save(self, file: Path) -> Path:
-        """Write it whole, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls, file: Path) -> "Matrix":
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
 
 @dataclass(frozen=True)

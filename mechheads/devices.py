@@ -1,0 +1,42 @@
+"""Devices and dtypes by their names; an error says what this machine has."""
+
+import torch
+
+from .errors import MechheadsError, unknown
+from .originals import first_line
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def find_dtype(name: str | torch.dtype) -> torch.dtype:
+    """The dtype: "float32", "torch.float32" and torch.float32 are one."""
+    known = {str(value): value for value in DTYPES.values()} | DTYPES
+    if str(name) not in known:
+        raise unknown("dtype", str(name), DTYPES)
+    return known[str(name)]
+
+
+def find_device(device: str | None, n_devices: int) -> torch.device:
+    """The device of that name, or the best that is there."""
+    cuda = torch.cuda.device_count()
+    if n_devices < 1 or (n_devices > 1 and cuda < n_devices):
+        raise MechheadsError(f"--n-devices is {n_devices}, this machine has {cuda} CUDA devices.")
+    if device is None:
+        best = "cuda" if cuda else "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device(best)
+    try:
+        place = torch.device(device)
+        if place.type == "meta":
+            raise RuntimeError("it holds no numbers")
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise MechheadsError(
+            f"Device {device!r} cannot be used ({first_line(error)}). Use cpu, or cuda, cuda:N "
+            "or mps where there is one."
+        ) from None
+    return place
