@@ -174,7 +174,7 @@ class Discovery:
     @classmethod
     def load(cls, folder: Path) -> "Discovery":
         """Read what `save` wrote."""
-        return load_result(cls, folder / ARRAYS)
+        return load_result(cls, Path(folder) / ARRAYS)
 
 
 def discover(

@@ -2,7 +2,7 @@
 
 import sys
 
-from .cli import VERBS
+from .cli import VERBS, unless_gone
 from .errors import unknown
 
 
@@ -22,4 +22,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with unless_gone():
+        code = main()
+        sys.stdout.flush()
+        sys.exit(code)

@@ -47,7 +47,9 @@ def attention(
     from .patterns import attend, draw_heads, draw_sums
 
     loaded = [load(name, quiet=quiet) for name in names]
-    text = prompt or tasks.make(task, lexicon(loaded[0]), n=1, seed=seed).pairs[0].clean
+    text = prompt
+    if text is None:
+        text = tasks.make(task, lexicon(loaded[0]), n=1, seed=seed).pairs[0].clean
     found = [attend(model, text) for model in loaded]
     note = (
         "Blue is the weight that a query (row) gives to a key (column), in the order of the tokens "

@@ -41,15 +41,17 @@ def bench(
     for name in names:
         if name not in SHAPES:
             raise unknown("shape", name, SHAPES)
-    sizes = {"--threads": min(counts), "--rows": rows, "--loops": loops + 1, "--sweep": sweep + 1}
-    for flag, size in sizes.items():
-        if size < 1:
-            raise MechheadsError(f"{flag} takes 1 or more, got {size}.")
+    sizes = {"--threads": (min(counts), 1), "--rows": (rows, 1)}
+    sizes |= {"--loops": (loops, 0), "--sweep": (sweep, 0)}
+    for flag, (size, least) in sizes.items():
+        if size < least:
+            raise MechheadsError(f"{flag} takes {least} or more, got {size}.")
+    if not 2 <= length <= 64:
+        raise MechheadsError(f"--length takes 2 to 64 tokens, got {length}.")
     for position in positions:
-        if not 1 <= position < length <= 64:
+        if not 1 <= position < length:
             raise MechheadsError(
-                f"--first {position} with --length {length}: prompts have up to 64 tokens, and can "
-                "differ from position 1 to their last."
+                f"--first takes 1 to {length - 1} with prompts of {length} tokens, got {position}."
             )
     from .benchmark import compare
     from .display import print_timings

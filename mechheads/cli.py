@@ -13,6 +13,7 @@ import io
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,10 @@ VERBS = {
 }
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which schedulers of clusters send: handled as Ctrl-C is."""
+
+
 def run(
     verb: Callable[..., None],
     notes: Callable[[], str] | None = None,
@@ -48,21 +53,31 @@ def run(
     `notes` ends the help text; `more` names the flags that the verb takes as `**options`.
     """
     argv = sys.argv[1:]
+    signal.signal(signal.SIGTERM, _terminate)
     try:
-        if {"--help", "-h"} & set(argv):
-            print(help_text(verb, notes() if notes else ""))
-        else:
-            verb(**arguments(verb, argv, more))
-        sys.stdout.flush()
+        with unless_gone():
+            if {"--help", "-h"} & set(argv):
+                print(help_text(verb, notes() if notes else ""))
+            else:
+                verb(**arguments(verb, argv, more))
+            sys.stdout.flush()
     except MechheadsError as error:
         sys.exit(_fail(verb, str(error), 2))
+    except Terminated:
+        sys.exit(_fail(verb, "terminated.", 143))
     except KeyboardInterrupt:
         sys.exit(_fail(verb, "interrupted.", 130))
+    sys.exit(0)
+
+
+@contextlib.contextmanager
+def unless_gone() -> Iterator[None]:
+    """If the reader of stdout (head, less) has gone, ends the process without a complaint."""
+    try:
+        yield
     except BrokenPipeError:
-        # The reader (head, less) has gone; do not complain when Python closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    sys.exit(0)
 
 
 def arguments(
@@ -178,6 +193,10 @@ def _check_flags(
 
 def _see(verb: Callable[..., None]) -> str:
     return f"See python -m mechheads.{verb.__name__} --help."
+
+
+def _terminate(*_: Any) -> NoReturn:
+    raise Terminated
 
 
 def _fail(verb: Callable[..., None], text: str, code: int) -> int:

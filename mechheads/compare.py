@@ -34,6 +34,7 @@ def compare(
     out: str = "runs",
     device: str | None = None,
     dtype: str = "float32",
+    n_devices: int = 1,
     budget: int | None = None,
     quiet: bool = False,
 ) -> None:
@@ -46,7 +47,7 @@ def compare(
         standard: a model (mini, smollm2, a directory, a hub id), or the folder of a discover run
         sparse: the model to compare it with, or the folder of a discover run
         tasks: a comma list of tasks; runs bring their own
-        method: patch, attribution, ig, hybrid, path or direct
+        method: patch, attribution, ig, hybrid, path, direct or gating
         n: prompts that rank the heads; default: 32
         test: prompts that judge; default: 32
         seed: of the prompts and the random rankings
@@ -58,6 +59,7 @@ def compare(
         out: the folder that holds run folders
         device: cpu, cuda, cuda:1, mps; default: the best there is
         dtype: float32, float64, bfloat16 or float16
+        n_devices: GPUs to spread the layers over
         budget: tokens per pass, which bounds memory; default: what suits the device
         quiet: no notices and no progress bar
     """
@@ -81,9 +83,9 @@ def compare(
     start = time.monotonic()
     sides = [_saved(name) if saved else _run(name, names, settings, quiet) for name in pair]
     found = comparison.compare(sides[0][0], sides[1][0], threshold)
-    headline = {t.task: {"heads": asdict(t.heads), "edges": asdict(t.edges)} for t in found.tasks}
+    parts = {t.task: {"heads": asdict(t.heads), "edges": asdict(t.edges)} for t in found.tasks}
     origin = {"standard": sides[0][1], "sparse": sides[1][1]}
-    record = runs.Record("compare", settings, headline, origin)
+    record = runs.Record("compare", settings, {"parts": parts}, origin)
     timings = {"seconds": time.monotonic() - start}
     runs.keep(folder, record, timings, lambda place: write_comparison(place, found, record))
     for task in found.tasks:
@@ -134,7 +136,7 @@ def _run(
     wanted = ("method", "threshold", "signed", "replacement", "draws", "seed", "budget")
     given = {key: settings[key] for key in wanted}
     sizes = {key: settings[key] for key in ("n", "test", "seed", "split")}
-    loaded = load(name, device=settings["device"], dtype=settings["dtype"], quiet=quiet)
+    loaded = load(name, quiet=quiet, **{key: settings[key] for key in sources.PLACE})
     prompts = [make_prompts(loaded, task, {}, **sizes) for task in names]
     found = [discover(loaded, a, b, quiet=quiet, **given) for a, b in prompts]
     every = [part for both in prompts for part in both]

@@ -25,7 +25,9 @@ def find_device(device: str | None, n_devices: int) -> torch.device:
     """The device of that name, or the best that is there."""
     cuda = torch.cuda.device_count()
     if n_devices < 1 or (n_devices > 1 and cuda < n_devices):
-        raise MechheadsError(f"--n-devices is {n_devices}, this machine has {cuda} CUDA devices.")
+        raise MechheadsError(
+            f"--n-devices takes 1, or as many CUDA devices as there are ({cuda}); got {n_devices}."
+        )
     if device is None:
         best = "cuda" if cuda else "mps" if torch.backends.mps.is_available() else "cpu"
         return torch.device(best)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import methods, runs, sources
+from . import methods, runs, show, sources
 from .cli import importing, run
 from .errors import MechheadsError
 from .methods import METHODS
@@ -59,7 +59,7 @@ def discover(
     Args:
         task: a built-in task (below) or a .jsonl file with clean, corrupt, answer and wrong
         model: mini, mini-sparse, smollm2, a model directory, a .gguf file or a hub id
-        method: patch, attribution, ig, hybrid, path or direct (below)
+        method: patch, attribution, ig, hybrid, path, direct or gating (below)
         metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1; default: the task's
         n: prompts that rank the heads; default: 32, or half of a task file
         test: prompts that judge; default: 32, or the other half of a task file
@@ -86,6 +86,10 @@ def discover(
     """
     settings = runs.settings_of(locals())
     method_options, task_options = check(task, method, n, test, split, options)
+    if metric is not None:
+        from . import metrics
+
+        metrics.find(metric)
     source = sources.find(model, revision, quiet=quiet)
     folder = runs.folder_for(out, [task, model, method], settings)
     say(f"Loading {model} ...", quiet)
@@ -95,14 +99,12 @@ def discover(
         from circuits.report import write_discovery
         from circuits.search import check_search
 
-        from . import metrics
         from .models import load
         from .provenance import provenance
         from .reports import REPORT
 
     check_search(search, threshold)
     check_draws(draws)
-    metrics.find(metric or "logit_diff")
     start = time.monotonic(), time.process_time()
     loaded = load(model, quiet=quiet, **{name: settings[name] for name in LOADING})
     prompts, judging = make_prompts(
@@ -152,7 +154,7 @@ def check(
     ours = {name: value for name, value in options.items() if name in flags}
     others = {name: value for name, value in options.items() if name not in flags}
     for name in others:
-        if any(name in other.flags for other in METHODS.values()) and not _task_has(task, name):
+        if any(name in other.flags for other in METHODS.values()) and not show.task_has(task, name):
             methods.check_flags(method, {name: others[name]})
     for flag, size in (("--n", n), ("--test", test)):
         check_prompts(flag, LEAST if size is None else size)
@@ -176,6 +178,11 @@ def make_prompts(
     from .models import lexicon
 
     half = tasks.default_count(task, 2 * USUAL) // 2
+    if half < LEAST and (n is None or test is None):
+        raise MechheadsError(
+            f"{task} has {2 * half} different prompts or so, {LEAST} to rank and {LEAST} to judge "
+            "are the least. Add prompts."
+        )
     first, second = n or half, test or half
     made = tasks.make(
         task, lexicon(model), n=first + second, seed=seed, split=split, **dict(options)
@@ -229,8 +236,6 @@ def warning_line(found: "Discovery") -> str:
 
 def notes() -> str:
     """Methods and tasks with their own flags, for the help text."""
-    from . import show
-
     lines = ["Methods and their own flags:"]
     for method in METHODS.values():
         flags = "".join(f" --{flag}" for flag in method.flags)
@@ -240,15 +245,7 @@ def notes() -> str:
 
 def flags() -> list[str]:
     """The names of all tasks' and methods' own options."""
-    from . import show
-
     return [*show.task_flags(), *(flag for method in METHODS.values() for flag in method.flags)]
-
-
-def _task_has(task: str, option: str) -> bool:
-    import tasks
-
-    return task in tasks.TASKS and option in tasks.TASKS[task].options
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from . import statistics
+from .errors import MechheadsError
 from .storage import Result
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class HeadEffects(Result):
 
     def top(self, k: int = 10, *, signed: bool = False) -> "pd.DataFrame":
         """The rows of the k strongest heads, named L9H6."""
+        if k < 0:
+            raise MechheadsError(f"top takes 0 or more heads, got {k}.")
         best = self.ranking(signed=signed)[:k]
         frame = self.frame().set_index(["layer", "head"]).loc[best].reset_index()
         letter = "H" if self.unit == "head" else "KV"

@@ -23,6 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .batches import Batch
+from .errors import MechheadsError
 from .metrics import Metric, answer_tokens, score, score_answers
 from .models import Model, attention_inside, rerun, unembed
 
@@ -250,19 +251,21 @@ def keep_memory() -> None:
     torch.empty(31 << 20, dtype=torch.uint8)
 
 
-def budget_for(model: Model) -> int:
-    """Tokens per pass that suit the model's device."""
-    return BUDGETS.get(model.W_E.device.type, BUDGETS["cpu"])
+def budget_for(model: Model, wanted: int | None = None, times: int = 1) -> int:
+    """Tokens per pass: those that are wanted, else so many times what suits the model's device."""
+    if wanted is not None and wanted < 1:
+        raise MechheadsError(f"--budget takes 1 or more tokens per pass, got {wanted}.")
+    return wanted or times * BUDGETS.get(model.W_E.device.type, BUDGETS["cpu"])
 
 
 def measure(
     model: Model, end: Float[Tensor, "variant row steps d_model"], batch: Batch, metric: Metric
 ) -> Float[Tensor, "variant batch"]:
-    """The metric of every prompt from the residual stream at the end of its rows."""
+    """The metric of every prompt from the residual stream at the end of its rows, in float32."""
     if metric.relative and batch.steps == 1:
         logits = unembed(model, end, answer_tokens(batch))
-        return metric(score_answers(logits[:, :, 0], batch))
-    return metric(score(unembed(model, end), batch))
+        return metric(score_answers(logits[:, :, 0], batch)).float()
+    return metric(score(unembed(model, end), batch)).float()
 
 
 def unchanged(model: Model) -> Replace:

@@ -98,7 +98,7 @@ def evaluate(
         for batch in batches(model, prompts, max_tokens=4096):
             for side, tokens in (("clean", batch.clean), ("corrupt", batch.corrupt)):
                 for name, value in _measure(model, batch, tokens).items():
-                    values[side][name][batch.pairs] = value
+                    values[side][name][batch.pairs] = value.float().cpu()
             progress.update(len(batch.pairs))
     sizes = [(len(pair.answers), len(pair.wrong)) for pair in prompts.pairs]
     return Evaluation(

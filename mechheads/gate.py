@@ -47,6 +47,7 @@ def gate(
     out: str = "runs",
     device: str | None = None,
     dtype: str = "float32",
+    n_devices: int = 1,
     budget: int | None = None,
     quiet: bool = False,
     **options: str,
@@ -86,6 +87,7 @@ def gate(
         out: the folder that holds run folders
         device: cpu, cuda, cuda:1, mps; default: the best there is
         dtype: float32, float64, bfloat16 or float16
+        n_devices: GPUs to spread the layers over
         budget: tokens per pass, which bounds memory; default: what suits the device
         quiet: no notices and no progress bar
         options: the task's own options
@@ -220,7 +222,7 @@ def _cells(
     common |= {"patching": not settings["no_patching"], "quiet": quiet}
 
     def prepare(name: str) -> "tuple[Model, dict[str, tuple[Prompts, Prompts]]]":
-        loaded = load(name, device=settings["device"], dtype=settings["dtype"], quiet=quiet)
+        loaded = load(name, quiet=quiet, **{key: settings[key] for key in sources.PLACE})
         return loaded, {task: make_prompts(loaded, task, options, settings) for task in names}
 
     # What is wrong with the last model's prompts should not cost the first one's fits.
@@ -235,11 +237,10 @@ def _cells(
             timings[f"{task} on {name}"] = time.monotonic() - begun
         every = [part for both in made.values() for part in both]
         origins[name] = provenance(loaded, sources.find(name, quiet=quiet), every, recipe.seed)
-    headline = {f"{c.name}: {key}": value for c in cells for key, value in c.headline.items()}
     record = runs.Record(
         "gate",
         settings,
-        cells[0].headline if len(cells) == 1 else headline,
+        {"parts": {cell.name: cell.headline for cell in cells}},
         origins[models[0]] if len(models) == 1 else origins,
     )
     timings["seconds"] = time.monotonic() - start
@@ -273,7 +274,7 @@ def _contrast(
     from .provenance import provenance
 
     start = time.monotonic()
-    loaded = load(name, device=settings["device"], dtype=settings["dtype"], quiet=quiet)
+    loaded = load(name, quiet=quiet, **{key: settings[key] for key in sources.PLACE})
     formats = {side.name: side for plan in contrasts for side in plan.formats}
     made = {
         side.name: make_prompts(loaded, side.task, side.options, settings)

@@ -61,7 +61,7 @@ def answer(
                 "for fewer tokens, or load the model with a larger n_ctx if it has one."
             )
     said = [[""] * len(prompts) for _ in keep]
-    budget = budget or 4 * budget_for(model)
+    budget = budget_for(model, budget, 4)
     with bar(len(keep) * len(prompts), "Answers", quiet) as progress:
         for length, members in sorted(groups.items()):
             for begin in range(0, len(members), ROWS):

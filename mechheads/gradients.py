@@ -58,7 +58,7 @@ class Probe:
         """The z of a layer at the positions `where`."""
         here = z[0].detach() if self.away is None else self.away[layer][:, where]
         step = self.toward[layer][:, where] - here
-        return z + self.probe[:, layer, None, :, None] * step
+        return z + (self.probe[:, layer, None, :, None] * step).to(z.dtype)
 
     def branch(self, layer: int, state_of: Variants) -> tuple[States, Variants, Edit]:
         """There is only one."""
@@ -150,7 +150,7 @@ def _estimate(
     untouched = torch.zeros(2, len(prompts))
     sign = -1.0 if settings["direction"] == "noising" else 1.0
     with bar(len(prompts), "Prompts", quiet) as progress:
-        for batch in batches(model, prompts, max_tokens=budget or budget_for(model)):
+        for batch in batches(model, prompts, max_tokens=budget_for(model, budget)):
             slope, clean, corrupt = gradients(engine, batch, wanted)
             values[batch.pairs] = sign * slope
             untouched[0, batch.pairs], untouched[1, batch.pairs] = clean, corrupt
@@ -196,5 +196,5 @@ def _slope(
     value = measure(model, engine.begin(toward, inputs.detach(), edit), batch, metric)[0]
     (slope,) = torch.autograd.grad(value.sum(), probe)
     summed = torch.zeros(len(batch.pairs), cfg.n_layers, cfg.n_heads)
-    summed.index_add_(0, batch.pair_of, slope.cpu())
+    summed.index_add_(0, batch.pair_of, slope.float().cpu())
     return value.detach(), summed

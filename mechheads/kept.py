@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 MOST = 2
+LARGE = 2_000_000_000  # bytes: a model larger than this does not stay beside another
 _MODELS: dict[Hashable, Any] | None = None
 
 
@@ -29,14 +30,15 @@ def keeping_models() -> Iterator[None]:
 def kept(key: Hashable) -> Any:
     """The model that was loaded with these arguments; without it, there is room for it now.
 
-    Who asks loads it next: of too many, those that were not used for longest are forgotten before.
+    Who asks loads it next: of too many, those that were not used for longest are forgotten before,
+    and with a large one all that are there.
     """
     if _MODELS is None:
         return None
     if key in _MODELS:
         _MODELS[key] = _MODELS.pop(key)  # the newest is the last
         return _MODELS[key]
-    while len(_MODELS) >= MOST:
+    while len(_MODELS) >= MOST or any(_bytes(model) > LARGE for model in _MODELS.values()):
         del _MODELS[next(iter(_MODELS))]
     return None
 
@@ -45,3 +47,7 @@ def put(key: Hashable, model: Any) -> None:
     """Remember a model."""
     if _MODELS is not None:
         _MODELS[key] = model
+
+
+def _bytes(model: Any) -> int:
+    return sum(p.numel() * p.element_size() for p in model.parameters())

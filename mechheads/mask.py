@@ -46,6 +46,7 @@ def mask(
     out: str = "runs",
     device: str | None = None,
     dtype: str = "float32",
+    n_devices: int = 1,
     budget: int | None = None,
     quiet: bool = False,
     **options: str,
@@ -61,8 +62,9 @@ def mask(
         method: patch, attribution, ig, hybrid, path, direct, gating (see discover), or probe: a
             classifier that tells the tasks' functions apart
         signed: rank by the signed score, not by its size
-        k: heads to mask, numbers or shares (16,32,10%); with --method probe also elbow, the number
-            that the probe finds for each function; default: powers of two, up to a quarter
+        k: heads to mask, numbers or shares (16,32,10%); with --method probe also elbow: as
+            many as the probe finds for each function. Default: the four largest powers of two up
+            to a quarter of the heads
         n: questions to answer, of each task or function
         rank: questions that rank the heads, of each
         draws: sets of random heads for every k, none of them among the top ones; 0 for none
@@ -78,6 +80,7 @@ def mask(
         out: the folder that holds run folders
         device: cpu, cuda, cuda:1, mps; default: the best there is
         dtype: float32, float64, bfloat16 or float16
+        n_devices: GPUs to spread the layers over
         budget: tokens per pass, which bounds memory; default: what suits the device
         quiet: no notices and no progress bar
         options: the method's own options
@@ -100,7 +103,7 @@ def mask(
 
     qualities = [quality.find(name, comet_command) for name in listed]
     start = time.monotonic()
-    loaded = load(model, device=device, dtype=dtype, quiet=quiet)
+    loaded = load(model, device=device, dtype=dtype, n_devices=n_devices, quiet=quiet)
     heads = loaded.cfg.n_layers * loaded.cfg.n_heads
     wanted, middle = read_masks(k, matrix_k, matrix, heads, draws)
     parts = make_questions(loaded, names, n, rank, seed, split, max_tokens)
@@ -143,9 +146,10 @@ def mask(
         )
     orders = orders_of(crossed)
     origin = provenance(loaded, source, [*parts.ranked, *parts.asked], seed)
-    record = runs.Record("mask", settings, headline(found, parts, probing, orders), origin)
-    timings = {"seconds": time.monotonic() - start}
     sentence, warning = in_words(found), " ".join(filter(None, [weak(found), parts.missing]))
+    numbers = headline(found, parts, probing, orders) | {"warning": warning or None}
+    record = runs.Record("mask", settings, numbers, origin)
+    timings = {"seconds": time.monotonic() - start}
     runs.keep(
         folder,
         record,
@@ -170,9 +174,9 @@ def check_questions(names: list[str], method: str, n: int, rank: int, split: str
     for name in names:
         if not tasks.is_file(name):
             tasks.check(name, n, split, {})
-        elif method == PROBE:
-            free.from_file(name)
-        else:
+            continue
+        free.from_file(name)
+        if method != PROBE:
             raise MechheadsError(
                 f"{name} has questions but no corrupted prompts, which --method {method} needs. "
                 "Use --method probe."
@@ -307,12 +311,16 @@ def headline(
 
     metric = next(iter(found.labels))
     numbers: dict[str, Any] = {"metric": metric, "labels": dict(found.labels)}
-    for function, fall in found.falls(metric).items():
-        numbers[f"{function}: lost without top heads"] = fall.top
-        numbers[f"{function}: lost without random heads"] = fall.random
-        numbers[f"{function}: top loses more by"] = fall.more
-        numbers[f"{function}: top loses more by, low"] = fall.low
-        numbers[f"{function}: top loses more by, high"] = fall.high
+    numbers["parts"] = {
+        function: {
+            "lost_without_top": fall.top,
+            "lost_without_random": fall.random,
+            "top_loses_more": fall.more,
+            "low": fall.low,
+            "high": fall.high,
+        }
+        for function, fall in found.falls(metric).items()
+    }
     if probing is not None:
         low, high = wilson(probing.right, probing.n)
         numbers |= {"probe_accuracy": probing.accuracy, "probe_n": probing.n}

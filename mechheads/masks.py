@@ -41,7 +41,7 @@ def measure_masks(
     shape = (model.cfg.n_layers, model.cfg.n_heads)
     if keep.shape[1:] != shape:
         raise MechheadsError(f"A mask of {model.cfg.model_name} has {shape[0]} x {shape[1]} heads.")
-    engine, budget = engine_for(model), budget or budget_for(model)
+    engine, budget = engine_for(model), budget_for(model, budget)
     # Each mask once, sorted: neighbours have most of their first layers in common.
     masks, mask_of = keep.flatten(1).unique(dim=0, return_inverse=True)
     masks = masks.unflatten(1, shape)

@@ -115,6 +115,9 @@ def score_heads(
     **options: Any,
 ) -> "HeadEffects":
     """score_heads(model, prompts, "ig", steps=10): every head's effect by a method of the table."""
+    for given, wanted in ((model, "load"), (prompts, "tasks.make")):
+        if isinstance(given, str):
+            raise MechheadsError(f"score_heads takes what {wanted} gives, not the name {given!r}.")
     found = find(method)
     known = _GIVEN.get()
     if known is not None and known.fits(model, prompts, method, metric):

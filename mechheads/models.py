@@ -518,7 +518,7 @@ def _context(own: int, wanted: int | None, source: sources.Source) -> int:
         return min(own, 2048)
     wanted = int(read(wanted, int, "--n-ctx"))
     if not 1 <= wanted <= own:
-        raise MechheadsError(f"{source.name} takes up to {own} tokens, --n-ctx is {wanted}.")
+        raise MechheadsError(f"{source.name} takes 1 to {own} tokens, --n-ctx is {wanted}.")
     return wanted
 
 

@@ -108,6 +108,11 @@ def read_original(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]
             f"{source.name} has no tokenizer that transformers can read ({first_line(error)}). "
             "Put its tokenizer.json and tokenizer_config.json into the directory."
         ) from None
+    if len(tokenizer) < 2:
+        raise MechheadsError(
+            f"{source.name} has no tokenizer: it knows {len(tokenizer)} tokens. Put its "
+            "tokenizer.json and tokenizer_config.json into the directory."
+        )
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,

@@ -28,7 +28,7 @@ th { font-weight: 600; } td.number, th.number { text-align: right;
 p.note { color: #555; max-width: 48rem; } p.warning { background: #fff3cd; padding: .5rem 1rem;
   border-left: 4px solid #E69F00; } p.headline { font-size: 1.15rem; max-width: 56rem; }
 pre { background: #f5f5f5; padding: .75rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-mark { background: #ffe08a; } td { overflow-wrap: anywhere; } td.number { overflow-wrap: normal; }
+mark { background: #ffe08a; } td { overflow-wrap: break-word; max-width: 30rem; }
 td a { display: inline-block; min-width: 14rem; } .wide { overflow-x: auto; }
 @media print { body { margin: 0; max-width: none; } h2 { break-after: avoid; }
   .figure, pre, tr { break-inside: avoid; } }

@@ -147,7 +147,7 @@ def _sweep(
 
     Also the metric of the clean and of the corrupted run.
     """
-    engine, budget = engine_for(model), budget or budget_for(model)
+    engine, budget = engine_for(model), budget_for(model, budget)
     values = torch.zeros(len(prompts), model.cfg.n_layers, columns, positions or 1)
     untouched = torch.zeros(2, len(prompts))
     title = "Heads" if positions is None else "Heads x positions"

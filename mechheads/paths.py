@@ -92,7 +92,7 @@ def path(
     check(direction, "corrupt")
     to = _receiver(to)
     last = _check(model, to, part)
-    engine, budget = engine_for(model), budget or budget_for(model)
+    engine, budget = engine_for(model), budget_for(model, budget)
     heads = model.cfg.n_heads
     values = torch.zeros(len(prompts), model.cfg.n_layers, heads)
     untouched = torch.zeros(2, len(prompts))
@@ -145,7 +145,7 @@ def edge_attribution(
     _check(model, "logits", "q")
     if not wanted.smooth:
         raise MechheadsError(f"The metric {wanted.name} has no gradient. Use logit_diff.")
-    engine, budget = engine_for(model), budget or budget_for(model)
+    engine, budget = engine_for(model), budget_for(model, budget)
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
     sums = {part: torch.zeros(2, layers, heads, layers, heads) for part in INPUTS}
     sign = -1.0 if direction == "noising" else 1.0
@@ -158,7 +158,7 @@ def edge_attribution(
                     writes = torch.stack([_write(model, sides, sender, h) for h in range(heads)])
                     rows = torch.einsum("srpd,rphd->rsh", writes, slopes)
                     found = torch.zeros(len(batch.pairs), heads, heads)
-                    found.index_add_(0, batch.pair_of, sign * rows.cpu())
+                    found.index_add_(0, batch.pair_of.cpu(), sign * rows.float().cpu())
                     sums[part][0, sender, :, receiver] += found.sum(0)
                     sums[part][1, sender, :, receiver] += found.pow(2).sum(0)
             progress.update(len(batch.pairs))

@@ -46,6 +46,7 @@ def prefix(
     out: str = "runs",
     device: str | None = None,
     dtype: str = "float32",
+    n_devices: int = 1,
     budget: int | None = None,
     quiet: bool = False,
     **options: str,
@@ -76,6 +77,7 @@ def prefix(
         out: the folder that holds run folders
         device: cpu, cuda, cuda:1, mps; default: the best there is
         dtype: float32, float64, bfloat16 or float16
+        n_devices: GPUs to spread the layers over
         budget: tokens per pass, which bounds memory; default: what suits the device
         quiet: no notices and no progress bar
         options: the task's own options
@@ -102,7 +104,7 @@ def prefix(
 
     result = experiment(
         names,
-        lambda name: load(name, device=device, dtype=dtype, quiet=quiet),
+        lambda name: load(name, device=device, dtype=dtype, n_devices=n_devices, quiet=quiet),
         questions,
         asked,
         quiet=quiet,

@@ -207,6 +207,9 @@ class Questions:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
+LARGEST = 2**31 - 1  # of whole numbers: seeds are multiplied, and torch takes 64 bits
+
+
 def read(value: Any, kind: Any, name: str) -> Any:
     """`value` as the annotated type `kind` (str, int, float, bool, Literal, X | None).
 
@@ -228,16 +231,21 @@ def read(value: Any, kind: Any, name: str) -> Any:
             raise ValueError(value)
         if wanted is str and isinstance(value, list | tuple):
             return ",".join(map(str, value))
-        return wanted(value)
+        found = wanted(value)
     except (ValueError, KeyError, TypeError):
         raise MechheadsError(f"{name} takes {words[wanted]}, got {value!r}.") from None
+    if isinstance(found, int) and abs(found) > LARGEST:
+        raise MechheadsError(f"{name} takes a whole number up to {LARGEST:,}, got {value}.")
+    return found
 
 
-LEAST = 4
+LEAST, MOST = 4, 1_000_000
 
 
 def check_prompts(flag: str, n: int) -> None:
-    """An error if there are too few prompts to say how sure a number is."""
+    """An error if there are too few prompts to say how sure a number is, or far too many."""
+    if n > MOST:
+        raise MechheadsError(f"{flag} takes up to {MOST:,} prompts, got {n:,}.")
     if n < LEAST:
         raise MechheadsError(
             f"{flag} takes {LEAST} or more prompts, got {n}: fewer say nothing of their spread."

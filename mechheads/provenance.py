@@ -4,6 +4,7 @@ import hashlib
 import platform
 import subprocess
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ def provenance(
         "revision": source.revision,
         "weights_sha256": digest(source.files),
         "tokenizer_sha256": digest(found or source.files),
+        "config_sha256": digest([] if source.gguf else sorted(source.folder.glob("config.json"))),
         "prompts_sha256": [part.digest() for part in prompts],
         "seed": seed,
         "device": model.W_E.device.type,
@@ -41,9 +43,14 @@ def provenance(
 
 
 def digest(files: list[Path]) -> str:
-    """SHA-256 of the files' contents, one after the other."""
+    """SHA-256 of the files' contents, one after the other; what has not changed is read once."""
+    return _digest(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+
+
+@lru_cache(maxsize=16)
+def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
     found = hashlib.sha256()
-    for file in files:
+    for file, _, _ in files:
         with file.open("rb") as stream:
             for chunk in iter(lambda: stream.read(1 << 20), b""):
                 found.update(chunk)

@@ -46,6 +46,12 @@ class Record:
         """The command that makes the run again."""
         return command(self.verb, self.settings)
 
+    @property
+    def origins(self) -> list[Mapping[str, Any]]:
+        """The provenance of each model of the run."""
+        parts = [part for part in self.provenance.values() if isinstance(part, Mapping)]
+        return [self.provenance] if "threads" in self.provenance else parts
+
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """A verb's arguments as settings: without where to write, and options among the others."""
@@ -58,6 +64,8 @@ def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
 
     Made writable now, so that a run does not end with nothing.
     """
+    if not out:
+        raise MechheadsError("--out is empty. Give a folder, such as runs.")
     text = json.dumps(settings, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     words = [re.sub(r"[^\w.]+", "_", Path(part).name).strip("_.")[:60] for part in parts]
@@ -141,8 +149,11 @@ def finish(folder: Path, record: Record, timings: Mapping[str, float]) -> None:
 def read_run(folder: Path, verb: str | None = None) -> Record:
     """What a run's folder says; an error names the file that is missing, damaged or foreign."""
     file = folder / RESULT
+    if not folder.is_dir():
+        what = "is a file, no run folder" if folder.is_file() else "is not there"
+        raise MechheadsError(f"{folder} {what}. Give the folder of a run.")
     if not file.is_file():
-        raise MechheadsError(f"{folder} is no run folder: it has no {RESULT}.")
+        raise MechheadsError(f"{folder} is no run folder: it has no {RESULT}. Run it again.")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         schema, digests = content["schema"], dict(content["files"])

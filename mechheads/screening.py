@@ -42,7 +42,8 @@ def hybrid(
     sample = min(max(4, len(order) // 10), rest) if sample is None else sample
     if verify < 1 or sample < 0 or verify + sample > len(order):
         raise MechheadsError(
-            f"{verify} heads to verify and {sample} to sample are not 1 to {len(order)} together."
+            f"--verify takes 1 or more heads and --sample 0 or more, up to {len(order)} together; "
+            f"got {verify} and {sample}."
         )
     top = order[:verify]
     drawn = random.Random(seed).sample(order[verify:], sample)

@@ -1,6 +1,7 @@
 """Verb `show`: what a task asks, and how well a model answers."""
 
 from .cli import run
+from .errors import unknown
 
 
 def show(
@@ -120,6 +121,21 @@ def task_flags() -> list[str]:
     from tasks import TASKS
 
     return sorted({option for task in TASKS.values() for option in task.options})
+
+
+def check_task(task: str) -> None:
+    """An error if it is neither a task's name nor that of a file."""
+    from tasks import TASKS, is_file
+
+    if not is_file(task) and task not in TASKS:
+        raise unknown("task", task, TASKS)
+
+
+def task_has(task: str, option: str) -> bool:
+    """Whether an option is the task's own; a file of prompts has none."""
+    from tasks import TASKS
+
+    return task in TASKS and option in TASKS[task].options
 
 
 if __name__ == "__main__":

@@ -61,6 +61,10 @@ FETCHABLE = {
 }
 
 
+# Settings of verbs that say where a model is, and how: arguments of `load`.
+PLACE = ("device", "dtype", "n_devices")
+
+
 @dataclass(frozen=True)
 class Source:
     """A model on disk. `gguf` is the file's name inside `folder` when it is one."""
@@ -76,6 +80,13 @@ class Source:
         if self.gguf:
             return [self.folder / self.gguf]
         return sorted(self.folder.glob("*.safetensors"))
+
+    @property
+    def every_file(self) -> list[Path]:
+        """The weights and all else that the numbers depend on: config, tokenizer, gates."""
+        if self.gguf:
+            return self.files
+        return [*self.files, *sorted(self.folder.glob("*.json")), *self.folder.glob("*.model")]
 
 
 def cache_folder(name: str) -> Path:

@@ -97,7 +97,7 @@ def sparsify(
         start=start,
     )
     sparsification.check(settings)
-    if threads:
+    if threads is not None:
         torch.set_num_threads(threads)
     original = load_original(model, revision=revision, device=device, quiet=quiet)
     bos = original.prepend_bos

@@ -1,8 +1,10 @@
 """Verb `sweep`: a grid of runs that survives being stopped, here or on a Ray cluster."""
 
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .cli import run
 from .errors import MechheadsError
@@ -10,6 +12,9 @@ from .prompts import read_list
 
 if TYPE_CHECKING:
     from .sweeping.cells import Sweep
+
+
+MOST = 10_000  # CPUs or GPUs of a cell; not a number is not below it
 
 
 def sweep(
@@ -40,10 +45,12 @@ def sweep(
         tasks: a comma list; default: each verb's own
         models: a comma list; compare takes two
         methods: a comma list, for verbs that rank heads
-        seeds: a comma list
+        seeds: a comma list of seeds to start from; gate's number of fits, its own --seeds, can be
+            set in a TOML file only (seeds = 5)
         config: a TOML file with a [[grid]] table for each part, instead of these
         cluster: local, or the address of a Ray cluster; default: in this process
-        cpus: CPUs and threads of each cell; default: 1 on a cluster, all in this process
+        cpus: CPUs and threads of each cell; default: 1 on a cluster, all in this process. The same
+            number gives the same bytes
         gpus: GPUs of each cell on a cluster
         split_layers: share the layers of one discover cell among the workers: its patching, not
             its curve
@@ -51,12 +58,12 @@ def sweep(
         quiet: no notices and no progress bar
         options: flags of the verbs
     """
-    command = _command(locals())
+    command = _command(locals() | {"cpus": cpus or (1.0 if cluster else None)})
     from .outputs import prepare
     from .sweeping import grid
 
-    if (cpus is not None and cpus <= 0) or gpus < 0:
-        raise MechheadsError(f"--cpus takes more than 0 and --gpus 0 or more, got {cpus}, {gpus}.")
+    if not 0 < (1 if cpus is None else cpus) < MOST or not 0 <= gpus < MOST:
+        raise MechheadsError(f"--cpus takes more than 0, --gpus 0 or more, got {cpus}, {gpus}.")
     if split_layers and not cluster:
         raise MechheadsError("--split-layers needs --cluster: there are no workers to share them.")
     if config:
@@ -85,8 +92,8 @@ def sweep(
         try:
             complete(swept, runner, quiet)
         finally:
-            page, trouble = _overview(swept, command)
-    failed = [f"{cell.label}: {error}" for cell, error in swept.errors.items()]
+            page, trouble = _overview(swept, command, quiet)
+    failed = [f"{c.verb} {c.label}: {error.rstrip('.')}" for c, error in swept.errors.items()]
     spent = time.monotonic() - start
     print(f"{len(cells) - len(failed)} of {len(cells)} cells done in {spent:.0f} s.")
     print(page)
@@ -106,8 +113,6 @@ def flags() -> list[str]:
 
 def main() -> NoReturn:
     """The command line; switches of the verbs need no value, as they do not there."""
-    import sys
-
     from .sweeping.grid import AXES, parameters
 
     switches = {
@@ -123,27 +128,28 @@ def main() -> NoReturn:
     run(sweep, None, flags)
 
 
-def _overview(swept: "Sweep", command: str) -> tuple[Path, str]:
+def _overview(swept: "Sweep", command: str, quiet: bool) -> tuple[Path, str]:
     """The overview, and why it could not be written if so: a full disk is no reason to crash."""
     from .sweeping.cells import INDEX
-    from .sweeping.overview import write_overview
+    from .sweeping.overview import mixture, write_overview
 
+    if (warning := mixture(swept)) and not quiet:
+        sys.stderr.write(f"{warning}\n")
     try:
         return write_overview(swept, command), ""
     except MechheadsError as error:
         return swept.out / INDEX, str(error)
 
 
-def _command(given: dict[str, object]) -> str:
+def _command(given: Mapping[str, Any]) -> str:
     import shlex
 
     words = ["python", "-m", "mechheads.sweep"]
     names = ("verbs", "tasks", "models", "methods", "seeds", "config", "cpus")
-    options = given["options"]
-    assert isinstance(options, dict)
-    for name, value in ({name: given[name] for name in names} | options).items():
+    for name, value in ({name: given[name] for name in names} | given["options"]).items():
         if value:
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            shown = f"{value:g}" if isinstance(value, float) else str(value)
+            words += [f"--{name.replace('_', '-')}", shown]
     return shlex.join(words)
 
 

@@ -3,14 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 
 @contextmanager
 def with_threads(count: int | None) -> Iterator[None]:
-    """So many threads while active; None leaves them as they are."""
+    """So many threads while active; None leaves them as they are, and torch alone."""
+    if count is None:
+        yield
+        return
+    import torch
+
     before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -20,8 +20,11 @@ from .kept import keeping_models
 from .progress import bar
 from .prompts import read
 from .runs import ASIDE, Record, read_run
-from .sweeping.cells import runs_in
+from .sweeping.cells import describe, runs_in
 from .threads import with_threads
+
+# A headline's number smaller than this is compared as if it were so large: float32's last digits.
+NOTHING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def repeat(folder: Path, tolerance: float, quiet: bool = False) -> Verdict:
     """Run the folder's settings again, with as many threads, and compare the numbers."""
     record = read_run(folder)
     verb, settings = _call(folder, record)
-    threads = with_threads(_threads(record.provenance))
+    had = next((part.get("threads") for part in record.origins), None)
+    threads = with_threads(had if isinstance(had, int) and had > 0 else None)
     with tempfile.TemporaryDirectory() as place:
         with contextlib.redirect_stdout(io.StringIO()), threads:
             verb(**settings, out=place, quiet=quiet)
@@ -83,9 +87,8 @@ def repeat(folder: Path, tolerance: float, quiet: bool = False) -> Verdict:
         }
     found["headline"] = compare_headlines(record.headline, now.headline)
     changes = [
-        f"changed since: {key} was {before}, is {now.provenance.get(key)}."
-        for key, before in record.provenance.items()
-        if before != now.provenance.get(key)
+        f"changed since: {name} was {before}, is {after}."
+        for name, before, after in _changes(record.provenance, now.provenance)
     ]
     return Verdict(folder, found, changes, tolerance)
 
@@ -108,13 +111,14 @@ def verify_sweep(folder: Path, tolerance: float, quiet: bool = False) -> Iterato
         for cell, run in cells.items():
             try:
                 if run is None:
-                    raise MechheadsError("has no run. Start the sweep again")
+                    raise MechheadsError("has no run. See why in the overview, and start it again")
                 verdict = repeat(run, tolerance, quiet=True)
                 if verdict.worst > tolerance:
                     raise MechheadsError(f"DIFFERENT. {' '.join(verdict.lines)}")
                 line = f"{cell}: {verdict.word}"
-            except MechheadsError as error:
-                line = f"{cell}: {error}"
+            except Exception as error:  # one cell's bug must not stop the others
+                known = isinstance(error, MechheadsError)
+                line = f"{cell}: {error if known else describe(error)}"
                 bad.append(line)
             progress.update()
             yield line
@@ -158,17 +162,24 @@ def compare_headlines(old: Mapping[str, Any], new: Mapping[str, Any]) -> Differe
     return worst
 
 
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], within: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """What has another value now, by its names: `packages torch`."""
+    for key, before in old.items():
+        after, name = new.get(key), f"{within} {key}".strip()
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _changes(before, after, name)
+        elif before != after:
+            yield name, before, after
+
+
 def _apart_values(before: Any, after: Any) -> float:
-    if all(isinstance(value, int | float) for value in (before, after)):
-        return abs(before - after) / max(abs(before), 1e-12)
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return max(map(_apart_values, before, after), default=0.0)
+    if isinstance(before, int | float) and isinstance(after, int | float):
+        return abs(before - after) / max(abs(before), NOTHING)
     return 0.0 if before == after else math.inf
-
-
-def _threads(provenance: Mapping[str, Any]) -> int | None:
-    """The number of threads that a run had; it is the same for all models of a run."""
-    parts = [part for part in provenance.values() if isinstance(part, Mapping)]
-    found = [part["threads"] for part in (provenance, *parts) if "threads" in part]
-    return int(found[0]) if found else None
 
 
 def _call(folder: Path, record: Record) -> tuple[Any, dict[str, Any]]:

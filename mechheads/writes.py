@@ -39,7 +39,7 @@ def direct(
     values = torch.zeros(len(prompts), model.cfg.n_layers, model.cfg.n_heads)
     untouched = torch.zeros(2, len(prompts))
     with bar(len(prompts), "Prompts", quiet) as progress:
-        for batch in batches(model, prompts, max_tokens=budget or budget_for(model)):
+        for batch in batches(model, prompts, max_tokens=budget_for(model, budget)):
             if batch.steps > 1:
                 raise MechheadsError(
                     f"Answers of {prompts.task} have up to {batch.steps} tokens here; direct "
@@ -55,7 +55,7 @@ def direct(
                         block: Any = model.blocks[layer]
                         writes = block.attn.W_O @ along.T
                         share = torch.einsum("bhd,hdb->bh", z[:, -1], writes)
-                        values[batch.pairs, layer] = share.cpu()
+                        values[batch.pairs, layer] = share.float().cpu()
             progress.update(len(batch.pairs))
     return HeadEffects(
         prompts.task,

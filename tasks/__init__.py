@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts import Lexicon, Prompts, Split, Task, draw, read, words_as_tokens
+from mechheads.prompts import MOST, Lexicon, Prompts, Split, Task, draw, read, words_as_tokens
 
 from . import (
     common_sense,
@@ -53,8 +53,8 @@ def check(task: str, n: int | None, split: str, options: dict[str, Any]) -> dict
     """
     read(split, Split, "--split")
     n = read(n, int | None, "--n")
-    if n is not None and n < 1:
-        raise MechheadsError(f"--n takes 1 or more prompts, got {n}.")
+    if n is not None and not 1 <= n <= MOST:
+        raise MechheadsError(f"--n takes 1 to {MOST:,} prompts, got {n}.")
     if is_file(task):
         if options:
             raise MechheadsError(

@@ -51,8 +51,8 @@ def question_maker(
     answer can only be memorised, every question is needed in training: then a group is a question
     after its example.
     """
-    if shots < 0:
-        raise MechheadsError(f"--shots takes 0 or more solved examples, got {shots}.")
+    if not 0 <= shots <= 1000:
+        raise MechheadsError(f"--shots takes 0 to 1000 solved examples, got {shots}.")
 
     def alike(one: Item, two: Item) -> bool:
         # Answers of unlike length would be told apart by their length alone.

@@ -36,10 +36,10 @@ def maker(
     for name in chosen:
         if name not in OPERATIONS:
             raise unknown("operation", name, OPERATIONS)
-    if not 0 <= low <= high - 2 or high > 9999 or shots < 0:
+    if not 0 <= low <= high - 2 or high > 9999 or not 0 <= shots <= 1000:
         raise MechheadsError(
             "math needs --low of 0 or more, --high at least 2 above it and at most 9999, and "
-            f"--shots of 0 or more; got {low}, {high} and {shots}."
+            f"--shots of 0 to 1000; got {low}, {high} and {shots}."
         )
     numbers = range(low, high + 1)
     size = {x: len(lexicon.split(f" {x}")) for x in numbers}

@@ -628,8 +628,8 @@ def test_a_run_has_all_its_files(tmp_path, capsys):
     columns = ["model", "condition", "panel", "position", "token", "weight", "low", "high"]
     assert weights.columns.tolist() == columns
     assert set(weights["condition"]) == {"none", "mless", "mful", "random"}
-    assert 0 <= found["mini, mless: one factor per query, p"] <= 1
-    assert found["mini, mless: accuracy"] == pytest.approx(frame["accuracy"][1])
+    assert 0 <= found["parts"]["mini, mless"]["one_factor_per_query_p"] <= 1
+    assert found["parts"]["mini, mless"]["accuracy"] == pytest.approx(frame["accuracy"][1])
     assert "bootstrap interval of the mean over prompts" in (folder / "report.md").read_text()
 
 

@@ -1,5 +1,6 @@
 """The verb gate: what it writes, says and refuses; gating as a scoring method."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -51,16 +52,18 @@ def test_a_run_has_the_promised_tables(run):
     assert curves.columns.tolist() == ["order", "k", "delta", "low", "high"]
     assert len(curves) == 3 * 33
     result = json.loads((run / "result.json").read_text())
-    assert result["headline"]["share_facilitation"] == pytest.approx(
-        (gates["facilitation"] >= 0.5).mean()
-    )
-    assert result["headline"]["batch"] == 8
+    (headline,) = result["headline"]["parts"].values()
+    assert headline["share_facilitation"] == pytest.approx((gates["facilitation"] >= 0.5).mean())
+    assert headline["batch"] == 8
+    assert headline["delta_k"] == 16
+    shut = curves.set_index(["order", "k"])["delta"]
+    assert headline["delta_facilitation"] == pytest.approx(shut["facilitation", 16], rel=1e-6)
     found = Gating.load(run / "gating.safetensors")
     for i, fit in enumerate(("free", "plus", "minus")):
-        assert result["headline"][f"nll_{fit}"] == pytest.approx(found.nll[i].mean().item())
+        assert headline[f"nll_{fit}"] == pytest.approx(found.nll[i].mean().item())
     for name in ("rank_correlation", "patching_significant_heads", "welch_t", "welch_p"):
-        assert name in result["headline"]
-    assert "too few to tell" in result["headline"]["warnings"][0]
+        assert name in headline
+    assert "too few to tell" in headline["warnings"][0]
     assert result["settings"]["lambda_"] == 0.1
     report = (run / "report.html").read_text()
     for words in ("facilitation", "What the masks keep", "--task math", "6 updates, batch 8"):
@@ -136,10 +139,12 @@ def test_several_tasks_and_models_are_a_grid(tmp_path, capsys):
     assert gates.columns.tolist()[:3] == ["task", "model", "seed"]
     assert len(gates) == 4 * 2 * 32
     result = json.loads((folder / "result.json").read_text())["headline"]
-    share = result["math on mini-sparse: share_facilitation"]
-    assert (
-        compare_headlines(result, result | {"math on mini: share_facilitation": 0.5}).relative > 0
-    )
+    share = result["parts"]["math on mini-sparse"]["share_facilitation"]
+    other = copy.deepcopy(result)
+    other["parts"]["math on mini"]["share_facilitation"] *= 1.25
+    apart = compare_headlines(result, other)
+    assert apart.relative == pytest.approx(0.25)
+    assert "parts math on mini share_facilitation" in apart.where
     assert compare_headlines(result, result).relative == 0
     assert 0 <= share <= 1
     for i in range(4):

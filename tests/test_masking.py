@@ -493,7 +493,10 @@ def test_a_run_has_all_its_files(tmp_path, capsys):
     headline = json.loads((folder / "result.json").read_text())["headline"]
     assert headline["labels"] == {"exact": "exact match", "chrf": "chrF"}
     assert (headline["too_long"], headline["left_out"]) == (0, {})
-    assert "Retrieval: top loses more by, low" in headline
+    lost = headline["parts"]["Retrieval"]
+    assert lost["top_loses_more"] == pytest.approx(
+        lost["lost_without_top"] - lost["lost_without_random"]
+    )
     assert "hierarchy: difference, low" in headline
     assert (folder / "matrix.csv").is_file()
     ranked = pd.read_csv(folder / "ranking.csv")

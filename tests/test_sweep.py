@@ -85,6 +85,10 @@ def test_a_grid_has_every_combination_once():
         ((["discover"], {"tasks": ["ioi"]}, {"task": "math"}), "task is given as an axis too"),
         ((["compare"], {"models": ["a"]}, {}), "two --models"),
         ((["discover"], {}, {"n": "x"}), "--n takes a whole number"),
+        ((["discover"], {}, {"seed": 2**64}), "--seed takes a whole number up to 2,147,483,647"),
+        ((["discover"], {"tasks": ["ioi"]}, {"shots": "2"}), "--shots: no task or method of this"),
+        ((["discover"], {"methods": ["pach"]}, {}), "Did you mean 'patch'"),
+        ((["discover"], {"tasks": ["ioj"]}, {}), "Did you mean 'ioi'"),
     ):
         with pytest.raises(MechheadsError, match=words):
             from_flags(*wrong)
@@ -114,9 +118,17 @@ def test_switches_lambda_and_options_of_tasks_and_methods_can_be_given(monkeypat
         "steps": "5",
         "shots": "2",
     }
-    one, two = (dict(cell.settings) for cell in from_flags(["discover", "gate"], {}, given))
-    assert one == {"signed": True, "shots": "2", "steps": "5"}
-    assert two == {"lambda_": 0.2, "no_patching": True, "shots": "2"}
+    axes = {"tasks": ["math", "ioi"], "methods": ["ig", "patch"]}
+    made = [dict(cell.settings) for cell in from_flags(["discover", "gate"], axes, given)]
+    assert made == [
+        {"task": "math", "method": "ig", "signed": True, "shots": "2", "steps": "5"},
+        {"task": "math", "method": "patch", "signed": True, "shots": "2"},
+        {"task": "ioi", "method": "ig", "signed": True, "steps": "5"},
+        {"task": "ioi", "method": "patch", "signed": True},
+        {"task": "math", "lambda_": 0.2, "no_patching": True, "shots": "2"},
+        {"task": "ioi", "lambda_": 0.2, "no_patching": True},
+    ]
+    two = {"lambda_": 0.2, "no_patching": True, "shots": "2"}  # syntax is gate's own task
     file = tmp_path / "grid.toml"
     file.write_text('[[grid]]\nverb = "gate"\nlambda = 0.2\nno_patching = true\nshots = 2\n')
     assert dict(from_file(str(file))[0].settings) == two
@@ -148,6 +160,8 @@ def test_a_grid_from_a_file(tmp_path):
         ("[[grid]]\nverb = 'gate'\ntasks = 'ioi'", "tasks takes a list"),
         ("[[grid]]\nverb = 'gate'\nfoo = 1", "gate has no setting foo"),
         ("= =", "is no TOML"),
+        ("n = 4\n[[grid]]\nverb = 'gate'", "n stands in no \\[\\[grid\\]\\]"),
+        ("[[grid]]\nverb = 'gate'\n[[grids]]\nverb = 'mask'", "grids stands in no"),
     ):
         file.write_text(text)
         with pytest.raises(MechheadsError, match=words):
@@ -210,13 +224,31 @@ def test_a_sweep_is_verified_cell_by_cell_with_the_threads_it_had(swept, tmp_pat
     with pytest.raises(MechheadsError, match=r"2 of 3 cells .* failed.*report.html is missing"):
         verify(str(broken), quiet=True)
     lines = capsys.readouterr().out.splitlines()
-    assert "has no run. Start the sweep again" in lines[1]
+    assert "has no run. See why in the overview" in lines[1]
     assert lines[2].endswith("identical")
-    (broken / "sweep.json").write_text("[1]")
-    with pytest.raises(MechheadsError, match=r"sweep.json is damaged"):
-        verify(str(broken), quiet=True)
+    for damaged in ("[1]", "[]", "[", '[{"verb": "discover", "cell": "x", "report": 5}]'):
+        (broken / "sweep.json").write_text(damaged)
+        with pytest.raises(MechheadsError, match=r"sweep.json is damaged.*Start the sweep again"):
+            verify(str(broken), quiet=True)
     with pytest.raises(MechheadsError, match="--tolerance takes 0 or more, got -1"):
         verify(str(swept), tolerance=-1.0)
+
+
+def test_a_bug_in_one_cell_does_not_stop_the_verification_of_others(swept, monkeypatch, capsys):
+    plain = mechheads.discover.discover
+
+    @functools.wraps(plain)
+    def discover(**settings: Any) -> None:
+        if settings["task"] == "ioi":
+            raise RuntimeError("out of memory")
+        plain(**settings)
+
+    monkeypatch.setattr("mechheads.discover.discover", discover)
+    with pytest.raises(MechheadsError, match="1 of 3 cells"):
+        verify(str(swept), quiet=True)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert "RuntimeError: out of memory (test_sweep.py:" in first
+    assert [line.rpartition(": ")[2] for line in others] == ["identical"] * 2
 
 
 def test_a_failing_cell_does_not_stop_the_others(tmp_path, capsys):
@@ -271,6 +303,58 @@ def test_a_cell_is_run_again_when_its_task_file_or_its_weights_change(tmp_path):
     assert dict(with_inputs([Cell("gate", ())])[0].inputs).keys() == {"mini"}  # the default
 
 
+def test_config_and_tokenizer_of_a_model_count_too(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(EMBEDDED / "mini", model)
+    made = from_flags(["discover"], {"models": [str(model)]}, {})
+    before = with_inputs(made)
+    for name in ("config.json", "tokenizer.json"):
+        file = model / name
+        whole = file.read_bytes()
+        file.write_bytes(whole + b" ")
+        assert with_inputs(made) != before
+        file.write_bytes(whole)
+    assert with_inputs(made) == before
+
+
+def test_a_run_stays_while_its_inputs_are_missing_and_until_another_is_whole(tmp_path, capsys):
+    task = tmp_path / "own.jsonl"
+    lines = [
+        {"clean": f"The {a} and", "corrupt": f"The {b} and", "answer": f" {a}", "wrong": f" {b}"}
+        for a, b in zip(range(10, 22), range(30, 42), strict=True)
+    ]
+    task.write_text("\n".join(map(json.dumps, lines)))
+    given: dict[str, Any] = {"tasks": str(task), "out": str(tmp_path / "s"), "quiet": True, **SMALL}
+    sweep(**given)
+    before = digests(tmp_path / "s" / CELLS)
+    task.rename(tmp_path / "away")
+    sweep(**given)
+    assert digests(tmp_path / "s" / CELLS) == before
+    task.write_text("no JSON")
+    with pytest.raises(MechheadsError, match=r"1 of 1 cells failed .*own\.jsonl"):
+        sweep(**given)
+    assert digests(tmp_path / "s" / CELLS) == before
+    task.write_text("\n".join(map(json.dumps, lines[::-1])))
+    sweep(**given)
+    after = digests(tmp_path / "s" / CELLS)
+    assert after.keys() == before.keys()
+    assert after != before
+
+
+def test_a_mixture_of_threads_is_told(swept, tmp_path, capsys):
+    out = tmp_path / "mixed"
+    shutil.copytree(swept, out)
+    given: dict[str, Any] = {"models": "mini", "out": str(out), **SMALL}
+    sweep(tasks="ioi,math,syntax", cpus=1.0, **given)
+    assert "different" not in capsys.readouterr().err
+    with with_threads(1):
+        sweep(tasks="ioi,math,syntax,docstring", cpus=2.0, **given)
+    assert "Cells were made with different threads (1, 2)" in capsys.readouterr().err
+    page = (out / "index.html").read_text()
+    assert "different threads (1, 2)" in page
+    assert "--cpus 2</pre>" in page.replace(" --n 4 --test 4 --draws 2", "")
+
+
 def test_a_cell_that_is_finished_is_not_run_again_by_a_retry(tmp_path):
     cell = Cell("toy", (("seed", 0),))  # there is no such verb
     folder = toy_run(cell, tmp_path)
@@ -301,7 +385,7 @@ import signal, sys, time, types
 from mechheads import runs
 from mechheads.outputs import write_text
 from mechheads.sweep import main
-from mechheads.sweeping import grid
+from mechheads.sweeping import grid, overview
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
 
@@ -319,9 +403,15 @@ module = types.ModuleType("mechheads.toy")
 module.toy = toy
 sys.modules["mechheads.toy"] = module
 grid.AXES["toy"] = {"seed": "seed"}
+overview.DRAWINGS["toy"] = overview.Drawing("no.csv", "a", ("b",), ("a", "b"), ("seed",))
 main()
 """
 SEEDS = 80
+STOPS = (
+    (signal.SIGKILL, -signal.SIGKILL, ""),
+    (signal.SIGINT, 130, "mechheads.sweep: interrupted.\n"),
+    (signal.SIGTERM, 143, "mechheads.sweep: terminated.\n"),
+)
 
 
 @pytest.fixture
@@ -344,17 +434,17 @@ def test_stopped_at_random_moments_it_loses_nothing_and_repeats_nothing(toy, tmp
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         time.sleep(rng.random() * 0.2)
-        stop = signal.SIGINT if i % 2 else signal.SIGKILL
+        stop, code, word = STOPS[i % 3]
         process.send_signal(stop)
         _, said = process.communicate()
-        assert process.returncode == (130 if i % 2 else -signal.SIGKILL)
-        assert said == ("mechheads.sweep: interrupted.\n" if i % 2 else "")
+        assert process.returncode == code
+        assert said == word
         now = {p.parents[1].name for p in broken.glob("cells/*/[!.]*/result.json")}
         assert done <= now  # nothing that was finished is lost
         grown += done < now
-        partial += any(broken.glob("cells/*/.*.partial"))
+        partial += any(broken.glob("cells/.*"))
         done = now
-        if i % 2:
+        if word:
             rows = json.loads((broken / "sweep.json").read_text())
             counted = sum(row["state"] == "done" for row in rows)
             assert counted in (len(done), len(done) - 1)  # the last may not have been taken in
@@ -423,17 +513,20 @@ def test_every_verb_is_in_the_overview_with_its_numbers_and_lines(tmp_path):
             folder = tmp_path / cell.name
             folder.mkdir()
             (folder / file).write_text(text)
-            parts = {"of math": {"heads": {"multiplier_low": 4.5}}}
-            headline = parts if verb == "compare" else {"needed": 3, "metric": "exact", **parts}
+            headline: dict[str, Any] = {"needed": 3, "warning": "careful", "cmd": "0.25"}
+            if verb == "compare":
+                parts = {"heads": {"multiplier": 4.5}, "warnings": ["doubtful"]}
+                headline = {"parts": {"math": parts, "ioi": {}}}
             found[cell] = Run(folder, runs.Record(verb, {}, headline, {}))
     lost = Cell("gate", (("task", "lost"),))
     made = Sweep(tmp_path, [*found, lost], found, {lost: "no luck"})
     page = write_overview(made, "again").read_text()
     assert "10 of 11 cells are done, 1 failed" in page
-    assert "lost: no luck" in page
-    assert ">heads multiplier low</th>" in page
-    assert ">of math heads multiplier low</th>" in page  # where not all is in parts
-    assert page.count(">needed</th>") == len(TABLES) - 1
+    assert "no luck" in page
+    assert ">heads multiplier</th>" in page
+    assert page.count(">needed</th>") == 1  # gate, mask and prefix have no such number
+    assert page.count("careful") == 2 * (len(TABLES) - 1)
+    assert page.count("doubtful") == 2
     for name in ("seed 1", "seed 1, mini, random", "seed 1, top", "seed 1, a", "seed 1, n_sparse"):
         assert f'"name":"{name}"' in page
     for panel in ("ioi", "syntax", "Math", "math_calculation"):
@@ -452,12 +545,18 @@ def test_a_cell_keeps_its_model_for_the_next():
 
 def test_the_model_that_was_not_used_for_longest_goes_before_another_is_loaded():
     with kept.keeping_models():
+        small, large = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        large.weight = torch.nn.Parameter(torch.empty(kept.LARGE // 4 + 1, device="meta"))
         for key in "ab":
             assert kept.kept(key) is None
-            kept.put(key, key.upper())
-        assert kept.kept("a") == "A"
+            kept.put(key, small)
+        assert kept.kept("a") is small
         assert kept.kept("c") is None  # and now b has gone
-        assert kept.kept("a") == "A"
+        assert kept.kept("a") is small
+        assert kept.kept("b") is None
+        kept.put("b", large)
+        assert kept.kept("b") is large
+        assert kept.kept("c") is None  # a large model does not stay beside one that comes
         assert kept.kept("b") is None
 
 

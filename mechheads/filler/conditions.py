@@ -42,7 +42,10 @@ def read_conditions(text: str) -> tuple[str, ...]:
     if "none" not in listed:
         raise MechheadsError("--conditions takes none among them, which the others are held to.")
     if not set(listed) & set(FILLED):
-        raise MechheadsError("--conditions takes mless, mful or random besides none.")
+        raise MechheadsError(
+            "--conditions needs mless, mful or random besides none: tokens whose attention "
+            "can be drawn."
+        )
     return ("none", *(name for name in listed if name != "none"))
 
 

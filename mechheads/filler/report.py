@@ -55,23 +55,24 @@ def write_filler(folder: Path, found: Experiment, record: Record, sentence: str)
 
 def headline(found: Experiment) -> dict[str, Any]:
     """The numbers of result.json."""
-    numbers: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
     frame: Any = found.accuracies.frame()
     for row in frame.itertuples():
-        numbers[f"{row.model}, {row.condition}: accuracy"] = float(row.accuracy)
-        numbers[f"{row.model}, {row.condition}: cut off"] = float(row.cut_off)
-        if row.condition != "none":
-            numbers[f"{row.model}, {row.condition}: p"] = float(row.p_value)
+        parts[f"{row.model}, {row.condition}"] = {
+            "accuracy": float(row.accuracy),
+            "cut_off": float(row.cut_off),
+        } | ({} if row.condition == "none" else {"p": float(row.p_value)})
     for one in found.attention:
-        numbers[f"{one.model}: head"] = name_of(*one.head)
-        numbers[f"{one.model}: sink"] = one.sink
         for mechanism in one.mechanisms:
-            begin = f"{one.model}, {mechanism.condition}"
-            numbers[f"{begin}: attention on the run"] = mechanism.mass
-            numbers[f"{begin}: factor"] = mechanism.factor
-            numbers[f"{begin}: spread"] = mechanism.spread
-            numbers[f"{begin}: one factor per query, p"] = mechanism.p_value
-    return numbers
+            parts.setdefault(f"{one.model}, {mechanism.condition}", {}).update(
+                head=name_of(*one.head),
+                sink=one.sink,
+                attention_on_the_run=mechanism.mass,
+                factor=mechanism.factor,
+                spread=mechanism.spread,
+                one_factor_per_query_p=mechanism.p_value,
+            )
+    return {"parts": parts, "warning": " ".join(found.notes) or None}
 
 
 def in_words(found: Accuracies) -> str:

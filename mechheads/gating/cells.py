@@ -42,10 +42,12 @@ class Cell:
     def headline(self) -> dict[str, Any]:
         """The numbers of result.json."""
         found = self.gating
-        last = {order: self.ablation.mean(order)[-1].item() for order in self.ablation.orders}
+        curves, middle = self.ablation, len(self.ablation.ks) // 2
+        half = {order: curves.mean(order)[middle].item() for order in curves.orders}
         return {
             **{f"share_{role}": share for role, share in found.shares().items()},
-            **{f"delta_{order}_at_{self.ablation.ks[-1]}": value for order, value in last.items()},
+            "delta_k": curves.ks[middle],
+            **{f"delta_{order}": value for order, value in half.items()},
             "nll_ungated": found.ungated,
             **{f"nll_{fit}": found.nll[i].mean().item() for i, fit in enumerate(FITS)},
             "batch": found.settings["batch"],

@@ -188,7 +188,7 @@ def make_course(
     assert recipe.batch is not None
     targets = replace(prompts, pairs=tuple(replace(pair, wrong=()) for pair in prompts.pairs))
     every = minibatches(model, targets, len(prompts), recipe.seed)
-    engine, budget = engine_for(model), budget or budget_for(model)
+    engine, budget = engine_for(model), budget_for(model, budget)
     return Course(model, engine, every, recipe.batch, recipe.seed, budget)
 
 

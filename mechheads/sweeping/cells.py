@@ -1,7 +1,7 @@
 """Runs cells, each into a folder of its own: what is there and whole is not run again.
 
 A sweep's folder:
-- cells/NAME/RUN            the run folder of each finished cell;
+- cells/NAME/RUN            the run folder of each finished cell (cells/.NAME while it runs);
 - cells/NAME/inputs.json    the digests of the files that it read; when they change it runs again;
 - failed/NAME.txt           the error of each cell that failed, until it succeeds;
 - log.txt                   a line per cell that was run, with its time;
@@ -25,6 +25,7 @@ from ..kept import keeping_models
 from ..outputs import prepare, write_text
 from ..progress import bar, watched
 from ..runs import Record, read_run
+from ..threads import with_threads
 from .grid import Cell
 
 CELLS, FAILED, LOG, LOCK, INPUTS = "cells", "failed", "log.txt", ".lock", "inputs.json"
@@ -82,9 +83,13 @@ def alone(out: Path) -> Iterator[None]:
 
 
 def finished(out: Path, cell: Cell) -> Run | None:
-    """The cell's run, if it is there and whole, and made of the same inputs."""
+    """The cell's run, if it is there and whole, and its inputs have not changed since.
+
+    Inputs that cannot be found now have not changed: a disk may not be mounted.
+    """
     place = out / CELLS / cell.name
-    if not place.is_dir() or _inputs(place) != dict(cell.inputs):
+    before = _inputs(place)
+    if not place.is_dir() or any(before.get(name) != digest for name, digest in cell.inputs):
         return None
     for folder in sorted(place.glob("[!.]*/")):
         with contextlib.suppress(MechheadsError):
@@ -101,20 +106,28 @@ def runs_in(folder: Path) -> dict[str, Path | None]:
     """The run folder of every cell of a sweep that has ended, by the cell's label."""
     try:
         rows = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        reports = {f"{row['verb']} {row['cell']}": row.get("report") for row in rows}
+        found = {f"{row['verb']} {row['cell']}": row.get("report") for row in rows}
+        runs = {cell: folder / Path(at).parent if at else None for cell, at in found.items()}
+        if not runs:
+            raise ValueError("it has no cells")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MechheadsError(f"{folder / SUMMARY} is damaged ({error!r}).") from None
-    return {cell: report and (folder / report).parent for cell, report in reports.items()}
+        raise MechheadsError(
+            f"{folder / SUMMARY} is damaged ({error!r}). Start the sweep again, which mends it."
+        ) from None
+    return runs
 
 
 def look(cells: Sequence[Cell], out: Path) -> Sweep:
-    """What is there of a sweep; what killed runs and other sweeps left behind is removed."""
+    """What is there of a sweep; what killed runs left behind is removed.
+
+    A run whose inputs have changed stays until another has taken its place.
+    """
     for part in (CELLS, FAILED):
         prepare(out / part)
+    for left_behind in (out / CELLS).glob(".*"):
+        shutil.rmtree(left_behind, ignore_errors=True)
     runs = {cell: run for cell in cells if (run := finished(out, cell))}
     left = {f"{cell.name}.txt": cell for cell in cells if cell not in runs}
-    for cell in left.values():
-        shutil.rmtree(out / CELLS / cell.name, ignore_errors=True)
     errors = {}
     for note in (out / FAILED).iterdir():
         if note.name in left:
@@ -147,7 +160,7 @@ def run_cell(cell: Cell, out: Path) -> Done:
     run, error = finished(out, cell), None
     if run is not None:
         return Done(cell, None, 0.0, run)
-    place = out / CELLS / cell.name
+    place = partial(out, cell)
     try:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
@@ -156,20 +169,32 @@ def run_cell(cell: Cell, out: Path) -> Done:
         verb = getattr(import_module(f"mechheads.{cell.verb}"), cell.verb)
         with contextlib.redirect_stdout(io.StringIO()):
             verb(**dict(cell.settings), out=str(place), quiet=True)
+        _replace(out / CELLS / cell.name, place)
         run = finished(out, cell)
         error = None if run else "it left no run folder that can be read"
     except MechheadsError as problem:
         error = str(problem)
     except Exception as problem:  # one cell's bug must not stop the others
-        where = traceback.extract_tb(problem.__traceback__)[-1]
-        error = f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
+        error = describe(problem)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
     return Done(cell, error and " ".join(error.split()), time.monotonic() - start, run)
+
+
+def partial(out: Path, cell: Cell) -> Path:
+    """The folder of a cell while it runs."""
+    return out / CELLS / f".{cell.name}"
+
+
+def describe(problem: BaseException) -> str:
+    """A bug in one line, with its place."""
+    where = traceback.extract_tb(problem.__traceback__)[-1:]
+    places = "".join(f" ({Path(w.filename).name}:{w.lineno})" for w in where)
+    return " ".join(f"{type(problem).__name__}: {problem}{places}".split())
 
 
 def here(threads: int | None = None) -> Runner:
     """One after the other, in this process, with so many threads; models stay loaded."""
-
-    from ..threads import with_threads
 
     def runner(cells: list[Cell], out: Path) -> Iterator[Done | int]:
         with keeping_models(), with_threads(threads):
@@ -187,7 +212,6 @@ def record(out: Path, done: Done) -> str:
     line = f"{done.cell.name} {done.seconds:.1f} s {state}"
     try:
         if done.error:
-            shutil.rmtree(out / CELLS / done.cell.name, ignore_errors=True)
             write_text(note, f"{done.error}\n")
         else:
             note.unlink(missing_ok=True)
@@ -212,6 +236,16 @@ def _take(sweep: Sweep, done: Done) -> str:
     elif run:
         sweep.runs[done.cell] = run
     return line
+
+
+def _replace(place: Path, new: Path) -> None:
+    """Put a new folder into the place of an old one."""
+    old = place.with_name(f".{place.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if place.exists():
+        place.rename(old)
+    new.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _inputs(place: Path) -> dict[str, str]:

@@ -6,7 +6,10 @@ that dies takes its cell with it, which Ray then runs again elsewhere.
 
 import logging
 import os
+import signal
 import socket
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -16,7 +19,7 @@ from typing import Any
 from .. import methods
 from ..errors import MechheadsError
 from ..kept import keep_models
-from .cells import CELLS, Done, Runner, finished, run_cell
+from .cells import Done, Runner, describe, finished, partial, run_cell
 from .grid import Cell
 
 
@@ -98,17 +101,19 @@ def _layer(cell: Cell, layer: int | None, desk: Desk) -> Any:
 
 def _share(layer: Any, run: Any, cell: Cell, desk: Desk) -> Done:
     """A discover cell whose layers are patched by many workers; one of them does the rest."""
-    ray = find_ray()
+    ray, start = find_ray(), time.monotonic()
     if (found := finished(desk.out, cell)) is not None:
         return Done(cell, None, 0.0, found)
     try:
         count = ray.get(layer.remote(cell, None, desk))
         parts = ray.get([layer.remote(cell, i, desk) for i in range(count)])
     except ray.exceptions.RayTaskError as error:
-        return Done(cell, " ".join(str(error.cause).split()), 0.0)
+        cause = error.cause
+        why = str(cause) if isinstance(cause, MechheadsError) else describe(cause)
+        return Done(cell, why, time.monotonic() - start)
     values = sum(part.effects.values for part in parts)
     whole = replace(parts[0], effects=replace(parts[0].effects, values=values))
-    return ray.get(run.remote(cell, desk, whole))
+    return replace(ray.get(run.remote(cell, desk, whole)), seconds=time.monotonic() - start)
 
 
 def _ended(ray: Any, ref: Any, cell: Cell, out: Path) -> Done:
@@ -123,7 +128,7 @@ def _ended(ray: Any, ref: Any, cell: Cell, out: Path) -> Done:
 
 def _running(out: Path, cells: Iterable[Cell]) -> int:
     """How many have begun: a cell's folder is made when it starts."""
-    return sum((out / CELLS / cell.name).is_dir() for cell in cells)
+    return sum(partial(out, cell).is_dir() for cell in cells)
 
 
 def _can_share(cell: Cell) -> bool:
@@ -162,6 +167,7 @@ def _connect(ray: Any, address: str) -> bool:
     if address not in ("local", "auto"):
         _reach(address)
     options = {"include_dashboard": False} if address == "local" else {}
+    stop = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -169,6 +175,8 @@ def _connect(ray: Any, address: str) -> bool:
             f"no Ray cluster at {address} ({_first_line(error)}). Start one with "
             "`ray start --head` and give its address, or --cluster local."
         ) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)  # Ray's own would end this process at once
     return True
 
 

@@ -6,14 +6,14 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ..errors import MechheadsError, unknown
-from ..prompts import read
+from ..prompts import read, read_list
 
 # What a verb calls the four axes of a grid. compare takes two models and all tasks in one cell.
 AXES: dict[str, Mapping[str, str]] = {
@@ -58,7 +58,8 @@ def from_flags(
 ) -> list[Cell]:
     """Every combination of the axes for every verb, each once; `common` goes to those that have it.
 
-    An axis that was not given stays at the verb's default.
+    An option of a task or a method goes to the cells of that task or method. An axis that was not
+    given stays at the verb's default.
     """
     for verb in verbs:
         if verb not in AXES:
@@ -72,6 +73,7 @@ def from_flags(
         own = {name: values for name, values in axes.items() if _takes(verb, name)}
         given = {name: v for key, v in common.items() if (name := known(verb, key))}
         cells += _combined(verb, own, given)
+    _check_used(common, cells)
     return list(dict.fromkeys(cells))
 
 
@@ -84,7 +86,9 @@ def from_file(path: str) -> list[Cell]:
         raise MechheadsError(f"cannot read {file} ({error}). Give a TOML file.") from None
     except tomllib.TOMLDecodeError as error:
         raise MechheadsError(f"{file} is no TOML ({error}).") from None
-    tables = content.get("grid")
+    tables = content.pop("grid", None)
+    for key in content:
+        raise MechheadsError(f"{file}: {key} stands in no [[grid]]. Write it below one.")
     if not isinstance(tables, list) or not tables:
         raise MechheadsError(
             f'{file} has no [[grid]]. Write: [[grid]], then verb = "discover", tasks = ["ioi"].'
@@ -144,7 +148,43 @@ def _from_table(table: Any) -> list[Cell]:
         if name is None:
             raise MechheadsError(f"{verb} has no setting {key}.")
         given[name] = value
-    return _combined(verb, axes, given)
+    cells = _combined(verb, axes, given)
+    _check_used(rest, cells)
+    return cells
+
+
+def _check_used(given: Iterable[str], cells: Sequence[Cell]) -> None:
+    """An error if a setting went to no cell."""
+    used = {name.rstrip("_") for cell in cells for name, _ in cell.settings}
+    for key in given:
+        if key.rstrip("_") not in used:
+            flag = f"--{key.replace('_', '-')}"
+            raise MechheadsError(f"unknown flag {flag}: no task or method of this grid has it.")
+
+
+def _check_names(verb: str, settings: Mapping[str, Any]) -> None:
+    """An error if a method or a task is misspelt; files may come before their cell is run."""
+    from .. import methods
+    from ..show import check_task
+
+    if "method" in settings and (verb, settings["method"]) != ("mask", "probe"):
+        methods.find(str(settings["method"]))
+    for name in TASKS:
+        for task in read_list(str(settings[name]), str, f"--{name}") if name in settings else ():
+            check_task(task)
+
+
+def _fits(verb: str, settings: Mapping[str, Any], option: str) -> bool:
+    """Whether an option is one of the cell's method, or of all its tasks."""
+    from .. import methods
+    from ..show import task_has
+
+    whole = {name: p.default for name, p in parameters(verb).items()} | dict(settings)
+    method = methods.METHODS.get(str(whole.get("method")))
+    if method is not None and option in method.flags:
+        return True
+    tasks = [part for name in TASKS for part in str(whole.get(name, "")).split(",") if part]
+    return bool(tasks) and all(task_has(task.strip(), option) for task in tasks)
 
 
 def _takes(verb: str, axis: str) -> bool:
@@ -167,7 +207,9 @@ def _combined(
     order = [*(name for name in own if name in LEADING), *own, *sorted(options(verb))]
     cells = []
     for values in itertools.product(*used.values()):
-        settings = fixed | dict(zip(used, values, strict=True)) | dict(common)
+        settings = fixed | dict(zip(used, values, strict=True))
+        settings |= {k: v for k, v in common.items() if k in own or _fits(verb, settings, k)}
+        _check_names(verb, settings)
         typed = {
             name: read(settings[name], own[name].annotation if name in own else str, f"--{name}")
             for name in sorted(settings, key=order.index)

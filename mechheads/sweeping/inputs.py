@@ -12,9 +12,10 @@ from .grid import MODELS, TASKS, Cell, parameters
 
 
 def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells with the digests of their task files and models' weights, each file read once.
+    """The cells with the digests of their task files and models, each file read once.
 
-    A model of the hub is told by its name alone.
+    Of a model count the weights, config, tokenizer and gates; one of the hub is told by its name
+    alone. A file that is not there has no digest.
     """
     digests: dict[tuple[str, bool], str] = {}
     made = []
@@ -39,7 +40,7 @@ def _digest(name: str, model: bool) -> str:
     with suppress(MechheadsError, OSError):
         path = Path(name).expanduser()
         here = path.is_dir() or name in (*sources.embedded(), *sources.FETCHABLE)
-        files = sources.find(name, quiet=True).files if model and here else [path]
+        files = sources.find(name, quiet=True).every_file if model and here else [path]
         for file in files:
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())

@@ -16,42 +16,97 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-NUMBERS = 6  # columns of a table
+PATTERNS = ("", "/", "x", ".", "-")  # of bars, for eyes that see no colours
+WORDS = {"git": "code", "packages": "packages", "threads": "threads", "device": "devices"}
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is drawn of a run: columns of one of its tables.
+    """What is drawn of a run, columns of one of its tables, and which headline numbers are listed.
 
     A panel for each value of `panel` (where there is no such column, for each task of the cells),
-    and in it a line for each value of `lines`, each of `y` and all settings that differ. Of the
-    column `first` only the first value is drawn.
+    and in it a line for each value of `lines`, each of `y` and all settings that differ; bars
+    where x is not a number. The last of `lines` has the colours. Of the column `first` only the
+    first value is drawn.
     """
 
     file: str
     x: str
     y: tuple[str, ...]
+    titles: tuple[str, str]
+    numbers: tuple[str, ...]
     panel: str = ""
     lines: tuple[str, ...] = ()
     first: str = ""
 
 
 DRAWINGS: Mapping[str, Drawing] = {
-    "discover": Drawing("curve.csv", "k", ("explained",)),
-    "gate": Drawing("ablation.csv", "k", ("delta",), "task", ("model", "order")),
-    "mask": Drawing("masking.csv", "k", ("value",), "function", ("selection",), "metric"),
-    "prefix": Drawing("accuracy.csv", "condition", ("accuracy",), "", ("model",)),
-    "compare": Drawing("comparison.csv", "task", ("n_standard", "n_sparse")),
+    "discover": Drawing(
+        "curve.csv",
+        "k",
+        ("explained",),
+        ("heads kept", "explained effect f(k)"),
+        ("needed", "needed_low", "needed_high", "needed_random", "cpr", "cmd", "accuracy"),
+    ),
+    "gate": Drawing(
+        "ablation.csv",
+        "k",
+        ("delta",),
+        ("heads ablated", "Δ log P(target), nats"),
+        (
+            "share_facilitation",
+            "share_irrelevance",
+            "share_interference",
+            "nll_ungated",
+            "nll_free",
+            "rank_correlation",
+        ),
+        "task",
+        ("model", "order"),
+    ),
+    "mask": Drawing(
+        "masking.csv",
+        "k",
+        ("value",),
+        ("heads masked", "first metric"),
+        ("lost_without_top", "lost_without_random", "top_loses_more", "low", "high"),
+        "function",
+        ("selection",),
+        "metric",
+    ),
+    "prefix": Drawing(
+        "accuracy.csv",
+        "condition",
+        ("accuracy",),
+        ("inserted", "accuracy"),
+        ("accuracy", "p", "cut_off", "attention_on_the_run"),
+        "",
+        ("model",),
+    ),
+    "compare": Drawing(
+        "comparison.csv",
+        "task",
+        ("n_standard", "n_sparse"),
+        ("task", "heads needed"),
+        (
+            "heads standard",
+            "heads sparse",
+            "heads multiplier",
+            "heads low",
+            "heads high",
+            "edges multiplier",
+        ),
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a panel."""
+    """A line of a panel, or a set of bars."""
 
     panel: str
     name: str
-    y: str
+    color: str
     points: "pd.Series"
 
 
@@ -59,8 +114,7 @@ def write_overview(sweep: Sweep, command: str) -> Path:
     """index.html and sweep.json: what every cell found, or why it failed."""
     rows = [_row(sweep, cell) for cell in sweep.cells]
     write_text(sweep.out / SUMMARY, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-    failed = [f"{row['cell']}: {row['error']}" for row in rows if row["state"] == "failed"]
-    done = sum(row["state"] == "done" for row in rows)
+    states = [row["state"] for row in rows]
     return write_page(
         sweep.out / INDEX,
         "Sweep",
@@ -68,9 +122,24 @@ def write_overview(sweep: Sweep, command: str) -> Path:
             *(_section(sweep, verb, rows) for verb in dict.fromkeys(c.verb for c in sweep.cells)),
             Section("Make it again", code=[command]),
         ],
-        headline=f"{done} of {len(rows)} cells are done, {len(failed)} failed.",
-        warning=" ".join(failed),
+        headline=f"{states.count('done')} of {len(rows)} cells are done, "
+        f"{states.count('failed')} failed.",
+        warning=mixture(sweep),
     )
+
+
+def mixture(sweep: Sweep) -> str:
+    """A warning if the cells were not all made in the same way: their last digits may differ."""
+    every = [part for run in sweep.runs.values() for part in run.record.origins]
+    found = []
+    for key in ("git", "packages", "threads", "device"):
+        values = list(dict.fromkeys(json.dumps(part.get(key), sort_keys=True) for part in every))
+        if len(values) > 1:
+            listed = "" if key == "packages" else f" ({', '.join(values)})"
+            found.append(f"{WORDS[key]}{listed}")
+    if not found:
+        return ""
+    return f"Cells were made with different {' and '.join(found)}: last digits may differ."
 
 
 def _row(sweep: Sweep, cell: Cell) -> dict[str, Any]:
@@ -88,42 +157,53 @@ def _section(sweep: Sweep, verb: str, rows: Sequence[Mapping[str, Any]]) -> Sect
     """The verb's figure and its table: a line per cell, or per part of a cell that has parts."""
     import pandas as pd
 
+    cells = [cell for cell in sweep.cells if cell.verb == verb]
     own = [row for row in rows if row["verb"] == verb]
-    table = []
-    for row in own:
+    table, links = [], {}
+    for cell, row in zip(cells, own, strict=True):
         headline = row.get("headline", {})
-        in_parts = headline and all(isinstance(value, Mapping) for value in headline.values())
-        for part, numbers in (headline if in_parts else {"": headline}).items():
-            kept = dict(list(_numbers(numbers))[:NUMBERS])
-            table.append(
-                {"cell": row["cell"], "state": row["state"]} | ({"of": part} if part else {}) | kept
-            )
+        label = ", ".join(_differing(cell, cells, tasks=True)) or _task(cell)
+        label = label if label not in links else row["cell"]
+        if "report" in row:
+            links[label] = row["report"]
+        for part, numbers in headline.get("parts", {"": headline}).items():
+            line = {"cell": label} | ({"of": part} if part else {}) | _numbers(verb, numbers)
+            table.append(line | {"notes": _notes(row, headline, numbers)})
+    frame = pd.DataFrame(table)
+    notes = frame.pop("notes")
+    if any(notes):
+        frame["notes"] = notes  # behind the numbers of all cells
     lines = list(_lines(sweep, verb))
-    return Section(
-        verb,
-        figure=_draw(lines, DRAWINGS[verb].x) if lines else None,
-        frame=pd.DataFrame(table),
-        links={row["cell"]: row["report"] for row in own if "report" in row},
-    )
+    figure = _draw(lines, DRAWINGS[verb].titles) if lines else None
+    return Section(verb, figure=figure, frame=frame, links=links)
 
 
-def _numbers(headline: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every number, with the names that lead to it: `heads multiplier`."""
-    for key, value in headline.items():
-        name = f"{before} {key}".strip().replace("_", " ")
-        if isinstance(value, Mapping):
-            yield from _numbers(value, name)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield name, value
+def _numbers(verb: str, headline: Mapping[str, Any]) -> dict[str, Any]:
+    """The verb's numbers by their names; `heads multiplier` is inside of `heads`."""
+    found = {}
+    for name in DRAWINGS[verb].numbers:
+        value: Any = headline
+        for key in name.split(" "):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            found[name.replace("_", " ")] = value
+    return found
+
+
+def _notes(row: Mapping[str, Any], *headlines: Mapping[str, Any]) -> str:
+    """Why a cell failed or was not run, and what its run warns of."""
+    said = [] if row["state"] == "done" else [row.get("error", row["state"])]
+    for headline in headlines:
+        said += [headline["warning"]] if headline.get("warning") else []
+        said += headline.get("warnings", ())
+    return " ".join(dict.fromkeys(said))
 
 
 def _lines(sweep: Sweep, verb: str) -> Iterator[Line]:
     """All lines of the verb's cells, in their order."""
     import pandas as pd
 
-    what = DRAWINGS.get(verb)
-    if what is None:
-        return
+    what = DRAWINGS[verb]
     found = [cell for cell in sweep.cells if cell.verb == verb and cell in sweep.runs]
     for cell in found:
         file = sweep.runs[cell].folder / what.file
@@ -139,33 +219,36 @@ def _lines(sweep: Sweep, verb: str) -> Iterator[Line]:
             panel = named.pop(what.panel, None) or _task(cell)
             for y in what.y:
                 words = [*shared, *named.values(), *([y] if len(what.y) > 1 else [])]
+                words = list(dict.fromkeys(words)) or [verb]
                 points = part.groupby(what.x, sort=False)[y].mean()
-                yield Line(panel, ", ".join(words) or verb, y, points)
+                yield Line(panel, ", ".join(words), words[-1], points)
 
 
 def _task(cell: Cell) -> str:
-    """As the cell has it or by default."""
-    own = parameters(cell.verb)
-    name = next(name for name in TASKS if name in own)
-    return str(dict(cell.settings).get(name, own[name].default))
+    """As the cell has it or by default; of a verb without tasks, its name."""
+    whole = {name: p.default for name, p in parameters(cell.verb).items()} | dict(cell.settings)
+    return next((str(whole[name]) for name in TASKS if name in whole), cell.verb)
 
 
-def _differing(cell: Cell, others: Sequence[Cell]) -> list[str]:
-    """What the cell has of settings, tasks aside, that are not the same in all cells."""
+def _differing(cell: Cell, others: Sequence[Cell], tasks: bool = False) -> list[str]:
+    """What the cell has of settings that are not the same in all cells; tasks if asked for."""
     return [
         str(value) if isinstance(value, str) else f"{name} {value}"
         for name, value in cell.settings
-        if name not in TASKS and any(dict(other.settings).get(name) != value for other in others)
+        if (tasks or name not in TASKS)
+        and any(dict(other.settings).get(name) != value for other in others)
     ]
 
 
-def _draw(lines: Sequence[Line], x: str) -> "go.Figure":
+def _draw(lines: Sequence[Line], titles: tuple[str, str]) -> "go.Figure":
     from plotly.subplots import make_subplots
 
     from ..figures import COLORS, DASHES, FONT, escaped
 
     panels = list(dict.fromkeys(line.panel for line in lines))
     names = list(dict.fromkeys(line.name for line in lines))
+    colors = list(dict.fromkeys(line.color for line in lines))
+    styles = {line.name: line.color for line in lines}
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = make_subplots(
@@ -178,23 +261,32 @@ def _draw(lines: Sequence[Line], x: str) -> "go.Figure":
     )
     shown = set()
     for line in lines:
-        i, which = panels.index(line.panel), names.index(line.name)
-        figure.add_scatter(
-            x=line.points.index.tolist(),
-            y=line.points.tolist(),
-            name=escaped(line.name),
-            legendgroup=line.name,
-            showlegend=line.name not in shown,
-            mode="lines+markers" if len(line.points) < 12 else "lines",
-            line={"color": COLORS[which % len(COLORS)], "dash": DASHES[which % len(DASHES)]},
-            hovertemplate=html.escape(line.name) + ", %{x}: %{y:.3g}<extra></extra>",
-            row=i // columns + 1,
-            col=i % columns + 1,
-        )
+        i = panels.index(line.panel)
+        alike = [name for name in names if styles[name] == line.color]
+        color, dash = colors.index(line.color), alike.index(line.name)
+        common: dict[str, Any] = {
+            "x": line.points.index.tolist(),
+            "y": line.points.tolist(),
+            "name": escaped(line.name),
+            "legendgroup": line.name,
+            "showlegend": line.name not in shown,
+            "hovertemplate": html.escape(line.name) + ", %{x}: %{y:.3g}<extra></extra>",
+            "row": i // columns + 1,
+            "col": i % columns + 1,
+        }
+        if line.points.index.dtype.kind in "iuf":
+            figure.add_scatter(
+                mode="lines+markers" if len(line.points) < 12 else "lines",
+                line={"color": COLORS[color % len(COLORS)], "dash": DASHES[dash % len(DASHES)]},
+                **common,
+            )
+        else:
+            pattern = PATTERNS[(color + dash) % len(PATTERNS)]
+            marker = {"color": COLORS[color % len(COLORS)], "pattern_shape": pattern}
+            figure.add_bar(marker=marker, **common)
         shown.add(line.name)
-    figure.update_xaxes(title_text=x, row=rows)
-    measured = list(dict.fromkeys(line.y for line in lines))
-    figure.update_yaxes(title_text=", ".join(measured), col=1)
+    figure.update_xaxes(title_text=titles[0], row=rows)
+    figure.update_yaxes(title_text=titles[1], col=1)
     figure.update_layout(
         template="simple_white",
         font=FONT,
