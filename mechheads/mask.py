@@ -94,7 +94,7 @@ def mask(
     source = sources.find(model, quiet=quiet)
     folder = runs.folder_for(out, ["mask", model, method], settings)
     say(f"Loading {model} ...", quiet)
-    from .masking import Masking, mask_heads, quality
+    from .masking import gather, mask_heads, quality
     from .masking.matrix import cross_mask
     from .masking.report import write_masking
     from .models import load
@@ -130,15 +130,7 @@ def mask(
                 **common,
             )
         )
-    found = Masking(
-        loaded.cfg.model_name,
-        method,
-        positions,
-        tuple(panels),
-        {q.name: q.label for q in qualities},
-        tuple(q.name for q in qualities if q.accuracy),
-        {"draws": draws},
-    )
+    found = gather(loaded, method, panels, qualities, positions, draws=draws)
     crossed = None
     if matrix:
         crossed = cross_mask(

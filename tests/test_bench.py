@@ -67,7 +67,8 @@ def test_less_is_needed_the_later_the_prompts_differ_and_never_more_than_the_loo
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--first", "16"], "--first 16 with --length 16: prompts have up to 64"),
+        (["--first", "16"], "--first takes 1 to 15 with prompts of 16 tokens, got 16"),
+        (["--sweep", "-1"], "--sweep takes 0 or more, got -1"),
         (["--shape", "gpt3"], "gpt2"),
         (["--threads", "two"], "--threads takes a whole number, got 'two'"),
         (["--shape", ","], "--shape takes a list"),

@@ -171,7 +171,12 @@ def test_two_models_can_be_compared(tmp_path, capsys):
         ("discover", ["--threshold", "1.5"], "up to 1, got 1.5"),
         ("discover", ["--metric", "logit"], "logit_diff"),
         ("compare", ["--tasks", "ioi,ioi"], "twice"),
-        ("verify", ["/nowhere"], "is no run folder"),
+        ("verify", ["/nowhere"], "/nowhere is not there. Give the folder of a run"),
+        ("discover", ["--budget", "0"], "--budget takes 1 or more tokens per pass, got 0"),
+        ("discover", ["--out", ""], "--out is empty"),
+        ("sweep", ["--cpus", "nan"], "--cpus takes more than 0"),
+        ("mask", ["--tasks", "none.jsonl"], "No question file none.jsonl"),
+        ("attention", ["--prompt", "", "--out", "a.html"], "prompt"),
     ],
 )
 def test_wrong_input_is_one_line_and_no_folder(verb, words, message, tmp_path):

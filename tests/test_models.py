@@ -129,7 +129,7 @@ def test_the_context_is_the_models_own_or_what_was_asked(checkpoint):
     folder = str(checkpoint("llama-gqa"))
     assert load(folder).cfg.n_ctx == 64
     assert load(folder, n_ctx=32).cfg.n_ctx == 32
-    with pytest.raises(MechheadsError, match=r"takes up to 64 tokens, --n-ctx is 65"):
+    with pytest.raises(MechheadsError, match=r"takes 1 to 64 tokens, --n-ctx is 65"):
         load(folder, n_ctx=65)
 
 

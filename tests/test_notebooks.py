@@ -65,7 +65,7 @@ def test_what_is_not_listed_or_has_an_underscore_is_not_public():
     assert is_public("mechheads.masking", "quality")
     assert not is_public("mechheads", "_HOMES")
     assert not is_public("mechheads", "import_module")
-    assert not is_public("mechheads.discover", "_task_has")
+    assert not is_public("mechheads.discover", "_nothing")
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -86,7 +86,9 @@ def test_a_notebook_runs(name, tmp_path):
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
     (parameters,) = (c for c in notebook.cells if "parameters" in c.metadata.get("tags", ()))
     parameters.source += f"\n{FEW[name]}"
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    where = {"metadata": {"path": str(tmp_path)}}
+    for _ in range(2 if name.startswith("06") else 1):  # what it writes must not be in its way
+        NotebookClient(notebook, timeout=300, resources=where).execute()
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -96,5 +98,8 @@ def test_stored_outputs_are_there_and_small(name):
     notebook = nbformat.read(file, 4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     kinds = {kind for c in code for o in c.outputs for kind in o.get("data", {})}
-    assert "application/vnd.plotly.v1+json" in kinds
+    assert {"application/vnd.plotly.v1+json", "image/png"} <= kinds  # GitHub shows pictures only
+    plots = [c for c in code if c.source.rpartition("\n")[2].endswith((".plot()", "edges()"))]
+    for cell in plots:
+        assert any("image/png" in o.get("data", {}) for o in cell.outputs)
     assert not any(o.output_type == "error" for c in code for o in c.outputs)

@@ -230,7 +230,7 @@ def test_math_answers_are_right_and_corrupted_by_an_operand():
     ("task", "n", "options", "message"),
     [
         ("iol", 5, {}, r"Unknown task 'iol'\. Did you mean 'ioi'\?"),
-        ("ioi", 0, {}, "--n takes 1 or more prompts, got 0"),
+        ("ioi", 0, {}, "--n takes 1 to 1,000,000 prompts, got 0"),
         ("ioi", 5, {"corruption": "flop"}, "value for --corruption: 'flop'. Did you mean 'flip'"),
         ("ioi", 5, {"length": 5}, "unknown flag --length: task ioi has no such option"),
         (
@@ -252,7 +252,7 @@ def test_math_answers_are_right_and_corrupted_by_an_operand():
         ("ioi", 5, {"split": "tset"}, "value for --split: 'tset'. Did you mean 'test'"),
         ("common_sense", 5, {"choices": 9}, "--choices takes 2 to 5 options, got 9"),
         ("retrieval", 5, {"facts": 1}, "--facts takes 2 to 8 facts, got 1"),
-        ("syntax", 5, {"shots": -1}, "--shots takes 0 or more solved examples"),
+        ("syntax", 5, {"shots": -1}, "--shots takes 0 to 1000 solved examples"),
         ("math_calculation", 5, {"high": 2}, "--high takes 4 or more"),
         ("inference", 5, {"kind": "induction"}, "value for --kind: 'induction'"),
         ("nowhere.jsonl", 5, {}, r"No task file nowhere\.jsonl"),

@@ -5,7 +5,8 @@ and for all prompts; the model stays as it is. `fitting` finds gates, `roles` re
 `ablation` tests them, `contrast` finds heads that one kind of prompt needs and another does not.
 """
 
+from .ablation import Ablation, ablate, grid
 from .fitting import Recipe, fit_gates
-from .roles import Gating
+from .roles import Gating, agreement
 
-__all__ = ["Gating", "Recipe", "fit_gates"]
+__all__ = ["Ablation", "Gating", "Recipe", "ablate", "agreement", "fit_gates", "grid"]

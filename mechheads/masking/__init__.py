@@ -4,6 +4,7 @@ After "Cognitive heads": `selection` says which heads, `experiment` lets the mod
 them, `quality` judges the text, `probe` ranks heads by how well they tell functions apart.
 """
 
-from .experiment import Masking, mask_heads
+from .experiment import Masking, gather, mask_heads
+from .selection import read_sizes
 
-__all__ = ["Masking", "mask_heads"]
+__all__ = ["Masking", "gather", "mask_heads", "read_sizes"]

@@ -185,6 +185,21 @@ class Masking(Result):
         return draw_masking(self)
 
 
+def gather(
+    model: Model,
+    method: str,
+    panels: Sequence[Panel],
+    qualities: Sequence[Quality],
+    positions: str = "last",
+    **settings: Any,
+) -> Masking:
+    """What `mask_heads` found of several functions, with the heads ranked by one method."""
+    labels = {quality.name: quality.label for quality in qualities}
+    accuracies = tuple(quality.name for quality in qualities if quality.accuracy)
+    name = model.cfg.model_name
+    return Masking(name, method, positions, tuple(panels), labels, accuracies, settings)
+
+
 def mask_heads(
     model: Model,
     questions: Questions,
