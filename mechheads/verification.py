@@ -77,8 +77,14 @@ def repeat(folder: Path, tolerance: float, quiet: bool = False) -> Verdict:
     had = next((part.get("threads") for part in record.origins), None)
     threads = with_threads(had if isinstance(had, int) and had > 0 else None)
     with tempfile.TemporaryDirectory() as place:
-        with contextlib.redirect_stdout(io.StringIO()), threads:
-            verb(**settings, out=place, quiet=quiet)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), threads:
+                verb(**settings, out=place, quiet=quiet)
+        except MechheadsError as error:
+            raise MechheadsError(
+                f"{folder} cannot be run again: {error} Relative paths are taken from the folder "
+                "that you are in."
+            ) from None
         (again,) = Path(place).iterdir()
         now = read_run(again)
         found = {
