@@ -128,7 +128,7 @@ def help_text(verb: Callable[..., None], notes: str = "") -> str:
             rows.append((name.upper(), about.get(name, "")))
             continue
         value = "" if p.annotation is bool else f" {name.upper().rstrip('_')}"
-        shown = "" if p.default is None or p.default is False else f" [{p.default}]"
+        shown = "" if p.default in (None, False, "") else f" [{p.default}]"
         rows.append((f"{flag_of(name)}{value}", about.get(name, "") + shown))
     width = max((len(flag) for flag, _ in rows), default=0) + 2
     lines = [f"Usage: {' '.join(usage)} [flags]", "", document.summary or ""]

@@ -62,9 +62,9 @@ def mask(
         method: patch, attribution, ig, hybrid, path, direct, gating (see discover), or probe: a
             classifier that tells the tasks' functions apart
         signed: rank by the signed score, not by its size
-        k: heads to mask, numbers or shares (16,32,10%); with --method probe also elbow: as
-            many as the probe finds for each function. Default: the four largest powers of two up
-            to a quarter of the heads
+        k: heads to mask, numbers or shares (16,32,10%); with --method probe also elbow, as
+            many as the probe finds for each function; without it the four largest powers of two
+            up to a quarter of the heads
         n: questions to answer, of each task or function
         rank: questions that rank the heads, of each
         draws: sets of random heads for every k, none of them among the top ones; 0 for none

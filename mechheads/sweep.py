@@ -36,7 +36,7 @@ def sweep(
     """Run every combination of tasks, models, methods and seeds, and write one overview.
 
     Run it again to go on where it was stopped: finished cells are not run again unless a task file
-    or a model's weights have changed, failed ones are. A cell that fails does not stop the others;
+    or a model's files have changed, failed ones are. A cell that fails does not stop the others;
     then the exit code is 2. Other flags go to the verbs that have them (--n 16, --signed), and to
     their tasks and methods (--shots 2, --steps 5). The last line is the overview.
 

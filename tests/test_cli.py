@@ -1,13 +1,15 @@
 import gc
 import importlib
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-from mechheads.cli import VERBS, importing
+from mechheads.cli import VERBS, help_text, importing
 
 RECORD = {"clean": "The Mary and", "corrupt": "The John and", "answer": " Mary", "wrong": " John"}
 
@@ -63,6 +65,17 @@ def test_help_tells_every_flag_and_the_options_of_the_tasks():
         assert words in out
     for line in out.splitlines():
         assert len(line) <= 110
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_leaves_out_no_word_of_the_docstring(verb):
+    function = getattr(importlib.import_module(f"mechheads.{verb}"), verb)
+    shown = " ".join(help_text(function).split())
+    _, _, listed = (inspect.getdoc(function) or "").partition("Args:\n")
+    about = re.findall(r"^    (\w+): (.*(?:\n      .*)*)", listed, re.MULTILINE)
+    assert len(about) == len(inspect.signature(function).parameters)
+    for name, text in about:
+        assert name == "options" or " ".join(text.split()) in shown
 
 
 WRONG = [
