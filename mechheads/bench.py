@@ -27,7 +27,8 @@ def bench(
         rows: pairs of prompts
         length: tokens of a prompt
         loops: heads and points on which TransformerLens's loop is timed; 0 for all
-        sweep: only time a sweep of so many equal cells on Ray, with one worker and with two
+        sweep: only time a sweep of so many equal cells on Ray, with one worker and with two, the
+            fastest of three rounds each
         quiet: no notices
     """
     from .errors import MechheadsError, unknown
