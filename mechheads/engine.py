@@ -262,10 +262,17 @@ def measure(
     model: Model, end: Float[Tensor, "variant row steps d_model"], batch: Batch, metric: Metric
 ) -> Float[Tensor, "variant batch"]:
     """The metric of every prompt from the residual stream at the end of its rows, in float32."""
+    return measure_in_full(model, end, batch, metric).float()
+
+
+def measure_in_full(
+    model: Model, end: Float[Tensor, "variant row steps d_model"], batch: Batch, metric: Metric
+) -> Float[Tensor, "variant batch"]:
+    """The same in the dtype of the model."""
     if metric.relative and batch.steps == 1:
         logits = unembed(model, end, answer_tokens(batch))
-        return metric(score_answers(logits[:, :, 0], batch)).float()
-    return metric(score(unembed(model, end), batch)).float()
+        return metric(score_answers(logits[:, :, 0], batch))
+    return metric(score(unembed(model, end), batch))
 
 
 def unchanged(model: Model) -> Replace:

@@ -265,7 +265,7 @@ def test_a_lacking_shard_is_named(checkpoint, tmp_path):
         ({"device": "cuda:9"}, "Device 'cuda:9' cannot be used"),
         ({"device": "meta"}, "Device 'meta' cannot be used"),
         ({"device": "tpu"}, "Device 'tpu' cannot be used"),
-        ({"n_devices": 99}, "--n-devices is 99"),
+        ({"n_devices": 99}, "got 99"),
         ({"revision": "main"}, "has no revisions"),
     ],
 )

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from .. import metrics
 from ..batches import Batch, minibatches
-from ..engine import Engine, Replace, Run, budget_for, engine_for, frozen, measure
+from ..engine import Engine, Replace, Run, budget_for, engine_for, frozen, measure_in_full
 from ..errors import MechheadsError
 from ..models import Model, embed
 from ..progress import bar, say
@@ -134,7 +134,7 @@ class Course:
         # Gates change every layer's z: none is remembered, only its rows and positions count.
         run = Run(0, batch.steps, [entering], [entering[:, :, None]])
         end = self.engine.begin(run, entering, Replace(gates))
-        said = measure(self.model, end, batch, metrics.find("logprob"))
+        said = measure_in_full(self.model, end, batch, metrics.find("logprob"))
         lengths = (batch.choices >= 0).sum(-1) * batch.right
         return -said * batch.right.sum(-1) / lengths.sum(-1)
 
