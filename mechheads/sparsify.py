@@ -61,6 +61,8 @@ def sparsify(
     from .progress import say
 
     # What can be wrong is looked at before torch is imported.
+    if threads is not None and threads < 1:
+        raise MechheadsError(f"--threads takes 1 or more, got {threads}.")
     place = None if text == "tasks" else Path(text).expanduser()
     if place:
         from .texts import text_files

@@ -143,6 +143,7 @@ def sparse(checkpoint, tmp_path):
         (["--out", "{tmp}/empty.txt/x"], "cannot write to "),
         (["--out", "{tmp}/out", "--model", "{tmp}/sparse"], "is sparse already. Give the dense"),
         (["--out", "{tmp}/out", "--slack", "-1"], "--slack takes more than 0, got -1"),
+        (["--out", "{tmp}/out", "--threads", "0"], "--threads takes 1 or more, got 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
