@@ -282,3 +282,10 @@ def test_lexicon_splits_text_as_in_mid_sentence(tiny):
 @pytest.mark.shared
 def test_lexicon_of_a_sentencepiece_tokenizer_adds_no_space_token(tinystories):
     assert len(lexicon(tinystories).split(" Mary")) == 1
+
+
+def test_a_directory_without_a_tokenizer_is_refused(tmp_path):
+    folder = tmp_path / "mini"
+    shutil.copytree(sources.EMBEDDED / "mini", folder, ignore=shutil.ignore_patterns("tokenizer*"))
+    with pytest.raises(MechheadsError, match=r"has no tokenizer.* Put its tokenizer\.json"):
+        load(str(folder), quiet=True)
