@@ -1,6 +1,8 @@
 """Writes results: below the folder that was chosen, and each file whole or not at all."""
 
 import csv
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,3 +47,12 @@ def append_row(file: Path, row: Mapping[str, str | int]) -> None:
         if new:
             writer.writeheader()
         writer.writerow(row)
+
+
+def replace_folder(place: Path, new: Path) -> None:
+    """Give a folder the name of another, which is there until then and goes after it."""
+    old = place.with_name(f".{place.name}.{os.getpid()}.old")
+    if place.exists():
+        place.rename(old)
+    new.rename(place)
+    shutil.rmtree(old, ignore_errors=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import MechheadsError
-from .outputs import prepare, write_text
+from .outputs import prepare, replace_folder, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,13 +98,7 @@ def filling(folder: Path) -> Iterator[Path]:
     try:
         partial.mkdir()
         yield partial
-        if folder.exists():
-            old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-            folder.rename(old)
-            partial.rename(folder)
-            shutil.rmtree(old)
-        else:
-            partial.rename(folder)
+        replace_folder(folder, partial)
     except OSError as error:
         raise MechheadsError(f"cannot write {folder} ({error.strerror}).") from None
     finally:

@@ -86,7 +86,8 @@ class Source:
         """The weights and all else that the numbers depend on: config, tokenizer, gates."""
         if self.gguf:
             return self.files
-        return [*self.files, *sorted(self.folder.glob("*.json")), *self.folder.glob("*.model")]
+        others = (self.folder.glob(pattern) for pattern in ("*.json", "*.model", "*.txt"))
+        return [*self.files, *sorted(file for files in others for file in files)]
 
 
 def cache_folder(name: str) -> Path:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ..errors import MechheadsError
 from ..kept import keeping_models
-from ..outputs import prepare, write_text
+from ..outputs import prepare, replace_folder, write_text
 from ..progress import bar, watched
 from ..runs import Record, read_run
 from ..threads import with_threads
@@ -169,7 +169,7 @@ def run_cell(cell: Cell, out: Path) -> Done:
         verb = getattr(import_module(f"mechheads.{cell.verb}"), cell.verb)
         with contextlib.redirect_stdout(io.StringIO()):
             verb(**dict(cell.settings), out=str(place), quiet=True)
-        _replace(out / CELLS / cell.name, place)
+        replace_folder(out / CELLS / cell.name, place)
         run = finished(out, cell)
         error = None if run else "it left no run folder that can be read"
     except MechheadsError as problem:
@@ -236,16 +236,6 @@ def _take(sweep: Sweep, done: Done) -> str:
     elif run:
         sweep.runs[done.cell] = run
     return line
-
-
-def _replace(place: Path, new: Path) -> None:
-    """Put a new folder into the place of an old one."""
-    old = place.with_name(f".{place.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if place.exists():
-        place.rename(old)
-    new.rename(place)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _inputs(place: Path) -> dict[str, str]:

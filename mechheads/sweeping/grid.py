@@ -111,6 +111,11 @@ def parameters(verb: str) -> dict[str, inspect.Parameter]:
     }
 
 
+def in_full(verb: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the verb's defaults for what they leave out."""
+    return {name: p.default for name, p in parameters(verb).items()} | dict(settings)
+
+
 def options(verb: str) -> list[str]:
     """The tasks' and methods' own options, if the verb takes them."""
     if not any(p.kind is p.VAR_KEYWORD for p in _signature(verb).values()):
@@ -179,7 +184,7 @@ def _fits(verb: str, settings: Mapping[str, Any], option: str) -> bool:
     from .. import methods
     from ..show import task_has
 
-    whole = {name: p.default for name, p in parameters(verb).items()} | dict(settings)
+    whole = in_full(verb, settings)
     method = methods.METHODS.get(str(whole.get("method")))
     if method is not None and option in method.flags:
         return True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .. import sources
 from ..errors import MechheadsError
-from .grid import MODELS, TASKS, Cell, parameters
+from .grid import MODELS, TASKS, Cell, in_full
 
 
 def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
@@ -20,7 +20,7 @@ def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
     digests: dict[tuple[str, bool], str] = {}
     made = []
     for cell in cells:
-        given = {name: p.default for name, p in parameters(cell.verb).items()} | dict(cell.settings)
+        given = in_full(cell.verb, dict(cell.settings))
         found = {}
         for name in (*TASKS, *MODELS):
             for part in str(given.get(name, "")).split(","):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..outputs import write_text
 from ..pages import Section, write_page
 from .cells import CELLS, INDEX, SUMMARY, Sweep
-from .grid import TASKS, Cell, parameters
+from .grid import TASKS, Cell, in_full
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -226,7 +226,7 @@ def _lines(sweep: Sweep, verb: str) -> Iterator[Line]:
 
 def _task(cell: Cell) -> str:
     """As the cell has it or by default; of a verb without tasks, its name."""
-    whole = {name: p.default for name, p in parameters(cell.verb).items()} | dict(cell.settings)
+    whole = in_full(cell.verb, dict(cell.settings))
     return next((str(whole[name]) for name in TASKS if name in whole), cell.verb)
 
 
