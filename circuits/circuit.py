@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mechheads.errors import MechheadsError
-from mechheads.outputs import write_text
+from mechheads.runs.files import write_text
 
 Head = tuple[int, int]
 

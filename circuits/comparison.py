@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
+from mechheads.runs.serialization import Result
 from mechheads.statistics import ends, resample
-from mechheads.storage import Result
 
 from .circuit import Circuit
 from .curve import Curve, needed

@@ -23,8 +23,8 @@ from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks, nested
 from mechheads.models import Model
 from mechheads.prompts import Prompts
+from mechheads.runs.serialization import Result
 from mechheads.statistics import ends, resample
-from mechheads.storage import Result
 
 from .circuit import Circuit, Head
 

@@ -27,7 +27,7 @@ from mechheads.models import Model
 from mechheads.paths import EdgeEffects, edge_attribution
 from mechheads.patterns import attend_heads
 from mechheads.prompts import Prompts, check_prompts
-from mechheads.storage import load_result, save_result
+from mechheads.runs.serialization import load_result, save_result
 
 from .circuit import Circuit, Head
 from .curve import Curve, needed, trace

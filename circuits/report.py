@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.metrics import METRICS
-from mechheads.outputs import write_text
 from mechheads.pages import Section
 from mechheads.reports import write_reports
-from mechheads.runs import Record, write_table
+from mechheads.runs.files import write_text
+from mechheads.runs.folder import Record, write_table
 
 from .circuit import auroc
 from .comparison import Comparison

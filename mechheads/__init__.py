@@ -12,27 +12,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .batches import Batch as Batch
-    from .edges import Edges as Edges
-    from .edges import count_edges as count_edges
-    from .effects import HeadEffects as HeadEffects
-    from .effects import PositionEffects as PositionEffects
-    from .errors import MechheadsError as MechheadsError
-    from .evaluation import Evaluation as Evaluation
-    from .evaluation import evaluate as evaluate
-    from .kinds import HeadTypes as HeadTypes
-    from .kinds import head_types as head_types
-    from .methods import METHODS as METHODS
-    from .methods import score_heads as score_heads
-    from .metrics import METRICS as METRICS
-    from .models import Model as Model
-    from .models import lexicon as lexicon
-    from .models import load as load
-    from .patching import patch_positions as patch_positions
-    from .paths import EdgeEffects as EdgeEffects
-    from .paths import edge_attribution as edge_attribution
-    from .prompts import Pair as Pair
-    from .prompts import Prompts as Prompts
+    from mechheads.batches import Batch as Batch
+    from mechheads.edges import Edges as Edges
+    from mechheads.edges import count_edges as count_edges
+    from mechheads.effects import HeadEffects as HeadEffects
+    from mechheads.effects import PositionEffects as PositionEffects
+    from mechheads.errors import MechheadsError as MechheadsError
+    from mechheads.evaluation import Evaluation as Evaluation
+    from mechheads.evaluation import evaluate as evaluate
+    from mechheads.kinds import HeadTypes as HeadTypes
+    from mechheads.kinds import head_types as head_types
+    from mechheads.methods import METHODS as METHODS
+    from mechheads.methods import score_heads as score_heads
+    from mechheads.metrics import METRICS as METRICS
+    from mechheads.models import Model as Model
+    from mechheads.models import lexicon as lexicon
+    from mechheads.models import load as load
+    from mechheads.patching import patch_positions as patch_positions
+    from mechheads.paths import EdgeEffects as EdgeEffects
+    from mechheads.paths import edge_attribution as edge_attribution
+    from mechheads.prompts import Pair as Pair
+    from mechheads.prompts import Prompts as Prompts
 
 # Imported on first use: torch takes seconds, and `--help` must not wait for it.
 _HOMES = {

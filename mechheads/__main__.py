@@ -2,8 +2,8 @@
 
 import sys
 
-from .cli import VERBS, unless_gone
-from .errors import unknown
+from mechheads.cli import VERBS, unless_gone
+from mechheads.errors import unknown
 
 
 def main() -> int:

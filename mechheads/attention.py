@@ -1,6 +1,6 @@
 """Verb `attention`: what every head attends to on one prompt, for one or more models."""
 
-from .cli import run
+from mechheads.cli import run
 
 
 def attention(
@@ -25,11 +25,10 @@ def attention(
     from pathlib import Path
 
     import tasks
-
-    from . import sources
-    from .errors import MechheadsError
-    from .outputs import prepare
-    from .progress import say
+    from mechheads import sources
+    from mechheads.errors import MechheadsError
+    from mechheads.progress import say
+    from mechheads.runs.files import prepare
 
     # What can be wrong is looked at before torch is imported.
     file = Path(out).expanduser()
@@ -42,9 +41,9 @@ def attention(
         tasks.check(task, 1, "test", {})
     prepare(file.parent)
     say(f"Loading {', '.join(names)} ...", quiet)
-    from .models import lexicon, load
-    from .pages import Section, write_page
-    from .patterns import attend, draw_heads, draw_sums
+    from mechheads.models import lexicon, load
+    from mechheads.pages import Section, write_page
+    from mechheads.patterns import attend, draw_heads, draw_sums
 
     loaded = [load(name, quiet=quiet) for name in names]
     text = prompt

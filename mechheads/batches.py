@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .errors import MechheadsError
-from .models import Model
-from .prompts import Pair, Prompts
+from mechheads.errors import MechheadsError
+from mechheads.models import Model
+from mechheads.prompts import Pair, Prompts
 
 SMALL = 256  # tokens; a batch of fewer is not worth a pass of its own
 

@@ -1,6 +1,6 @@
 """Verb `bench`: how much faster than TransformerLens's own loop."""
 
-from .cli import run
+from mechheads.cli import run
 
 
 def bench(
@@ -31,9 +31,9 @@ def bench(
             fastest of three rounds each
         quiet: no notices
     """
-    from .errors import MechheadsError, unknown
-    from .prompts import read_list
-    from .shapes import SHAPES
+    from mechheads.errors import MechheadsError, unknown
+    from mechheads.prompts import read_list
+    from mechheads.shapes import SHAPES
 
     # What can be wrong is looked at before torch is imported.
     names = read_list(shape, str, "--shape")
@@ -54,11 +54,11 @@ def bench(
             raise MechheadsError(
                 f"--first takes 1 to {length - 1} with prompts of {length} tokens, got {position}."
             )
-    from .benchmark import compare
-    from .display import print_timings
+    from mechheads.benchmark import compare
+    from mechheads.display import print_timings
 
     if sweep:
-        from .sweeping.scaling import compare_workers
+        from mechheads.sweeping.scaling import compare_workers
 
         print(compare_workers(sweep, quiet).table)
         return

@@ -15,19 +15,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from . import flops
-from .batches import batches
-from .gating import Recipe, fit_gates
-from .generation import answer
-from .gradients import attribution
-from .masks import measure_masks, nested
-from .metrics import METRICS, score
-from .models import Model, head_loop, random_model
-from .patching import patch
-from .progress import say
-from .prompts import Pair, Prompts
-from .shapes import SHAPES
-from .threads import with_threads
+from mechheads import flops
+from mechheads.batches import batches
+from mechheads.gating import Recipe, fit_gates
+from mechheads.generation import answer
+from mechheads.gradients import attribution
+from mechheads.masks import measure_masks, nested
+from mechheads.metrics import METRICS, score
+from mechheads.models import Model, head_loop, random_model
+from mechheads.patching import patch
+from mechheads.progress import say
+from mechheads.prompts import Pair, Prompts
+from mechheads.shapes import SHAPES
+from mechheads.threads import with_threads
 
 # Shapes whose gates are fitted ten times in seconds.
 GATED = ("mini",)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .errors import MechheadsError
+from mechheads.errors import MechheadsError
 
 
 def save(

@@ -19,8 +19,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from .errors import MechheadsError, suggest
-from .prompts import read
+from mechheads.errors import MechheadsError, suggest
+from mechheads.prompts import read
 
 VERBS = {
     "discover": "find the heads that do a task, what they explain, and a report",

@@ -6,12 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import runs, sources
-from .cli import run
-from .discover import check, make_prompts
-from .errors import MechheadsError
-from .progress import say
-from .prompts import read_list
+from mechheads import sources
+from mechheads.cli import run
+from mechheads.discover import check, make_prompts
+from mechheads.errors import MechheadsError
+from mechheads.progress import say
+from mechheads.prompts import read_list
+from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
@@ -75,8 +76,7 @@ def compare(
     from circuits.curve import check_draws
     from circuits.report import write_comparison
     from circuits.search import check_search
-
-    from .reports import REPORT
+    from mechheads.reports import REPORT
 
     check_search("top", threshold)
     check_draws(draws)
@@ -129,9 +129,8 @@ def _run(
 ) -> "tuple[list[Discovery], Mapping[str, Any]]":
     """Every task on a model, and where the numbers come from."""
     from circuits.discovery import discover
-
-    from .models import load
-    from .provenance import provenance
+    from mechheads.models import load
+    from mechheads.provenance import provenance
 
     wanted = ("method", "threshold", "signed", "replacement", "draws", "seed", "budget")
     given = {key: settings[key] for key in wanted}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from .figures import COLORS, DASHES
-from .pages import Section, write_page
+from mechheads.figures import COLORS, DASHES
+from mechheads.pages import Section, write_page
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

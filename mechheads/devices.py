@@ -2,8 +2,8 @@
 
 import torch
 
-from .errors import MechheadsError, unknown
-from .originals import first_line
+from mechheads.errors import MechheadsError, unknown
+from mechheads.originals import first_line
 
 DTYPES = {
     "float32": torch.float32,

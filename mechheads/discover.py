@@ -4,18 +4,18 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import methods, runs, show, sources
-from .cli import importing, run
-from .errors import MechheadsError
-from .methods import METHODS
-from .progress import say
-from .prompts import LEAST, check_prompts
+from mechheads import methods, show, sources
+from mechheads.cli import importing, run
+from mechheads.errors import MechheadsError
+from mechheads.methods import METHODS
+from mechheads.progress import say
+from mechheads.prompts import LEAST, check_prompts
+from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
-
-    from .models import Model
-    from .prompts import Prompts
+    from mechheads.models import Model
+    from mechheads.prompts import Prompts
 
 USUAL = 32  # prompts that rank, and as many that judge
 # What a model is loaded with, besides its name.
@@ -87,7 +87,7 @@ def discover(
     settings = runs.settings_of(locals())
     method_options, task_options = check(task, method, n, test, split, options)
     if metric is not None:
-        from . import metrics
+        from mechheads import metrics
 
         metrics.find(metric)
     source = sources.find(model, revision, quiet=quiet)
@@ -98,10 +98,9 @@ def discover(
         from circuits.curve import check_draws
         from circuits.report import write_discovery
         from circuits.search import check_search
-
-        from .models import load
-        from .provenance import provenance
-        from .reports import REPORT
+        from mechheads.models import load
+        from mechheads.provenance import provenance
+        from mechheads.reports import REPORT
 
     check_search(search, threshold)
     check_draws(draws)
@@ -174,8 +173,7 @@ def make_prompts(
 ) -> "tuple[Prompts, Prompts]":
     """Prompts that rank and prompts that judge: no pair is in both."""
     import tasks
-
-    from .models import lexicon
+    from mechheads.models import lexicon
 
     half = tasks.default_count(task, 2 * USUAL) // 2
     if half < LEAST and (n is None or test is None):
@@ -201,8 +199,8 @@ def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> methods.Given
     """
     from inspect import signature
 
-    from .models import load
-    from .patching import patch
+    from mechheads.models import load
+    from mechheads.patching import patch
 
     parameters = signature(discover).parameters
     given = {name: p.default for name, p in parameters.items() if p.default is not p.empty}

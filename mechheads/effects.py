@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import statistics
-from .errors import MechheadsError
-from .storage import Result
+from mechheads import statistics
+from mechheads.errors import MechheadsError
+from mechheads.runs.serialization import Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ class HeadEffects(Result):
 
     def plot(self) -> "go.Figure":
         """The heat map: layer by head."""
-        from .figures import heat_map
+        from mechheads.figures import heat_map
 
         return heat_map(self)
 

@@ -22,10 +22,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .batches import Batch
-from .errors import MechheadsError
-from .metrics import Metric, answer_tokens, score, score_answers
-from .models import Model, attention_inside, rerun, unembed
+from mechheads.batches import Batch
+from mechheads.errors import MechheadsError
+from mechheads.metrics import Metric, answer_tokens, score, score_answers
+from mechheads.models import Model, attention_inside, rerun, unembed
 
 Z = Float[Tensor, "variant row pos head d_head"]
 # For each variant its state; for each state after a layer the one before it.
@@ -234,7 +234,7 @@ class Plain:
 
 def engine_for(model: Model) -> Engine:
     """The fast engine where it knows the model's blocks and gives the same, else the plain one."""
-    from .fast import Fast, unknown_part
+    from mechheads.fast import Fast, unknown_part
 
     keep_memory()
     if unknown_part(model) is None and _agree(Plain(model), Fast(model)):

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from . import metrics
-from .batches import Batch, batches
-from .metrics import METRICS, score
-from .models import Model, logits_at_end
-from .progress import bar
-from .prompts import Prompts
+from mechheads import metrics
+from mechheads.batches import Batch, batches
+from mechheads.metrics import METRICS, score
+from mechheads.models import Model, logits_at_end
+from mechheads.progress import bar
+from mechheads.prompts import Prompts
 
 if TYPE_CHECKING:
     import pandas as pd

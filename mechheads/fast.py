@@ -20,9 +20,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import gates
-from .engine import Edit, Run
-from .models import Model, embed, has_hooks, is_gated, norm_after_heads
+from mechheads import gates
+from mechheads.engine import Edit, Run
+from mechheads.models import Model, embed, has_hooks, is_gated, norm_after_heads
 
 ACTIVATIONS = {
     "gelu_new": partial(F.gelu, approximate="tanh"),

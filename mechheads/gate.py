@@ -6,19 +6,19 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import runs, sources
-from .cli import run
-from .errors import MechheadsError
-from .progress import say
-from .prompts import LEAST, check_prompts, read_list
+from mechheads import sources
+from mechheads.cli import run
+from mechheads.errors import MechheadsError
+from mechheads.progress import say
+from mechheads.prompts import LEAST, check_prompts, read_list
+from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
+    from mechheads.gating import Recipe
+    from mechheads.gating.contrast import Side
+    from mechheads.models import Model
+    from mechheads.prompts import Prompts
     from tasks.contrasts import Format, Plan
-
-    from .gating import Recipe
-    from .gating.contrast import Side
-    from .models import Model
-    from .prompts import Prompts
 
 UNUSED = ("task", "rates", "k", "points", "no_patching")  # by contrastive gating
 
@@ -106,9 +106,9 @@ def gate(
     words = ["gate", *(["contrast"] if contrasts else names), *models]
     folder = runs.folder_for(out, words, settings)
     say(f"Loading {', '.join(models)} ...", quiet)
-    from .gating import Recipe
-    from .gating.ablation import grid
-    from .reports import REPORT
+    from mechheads.gating import Recipe
+    from mechheads.gating.ablation import grid
+    from mechheads.reports import REPORT
 
     recipe = Recipe(seeds, updates, lambda_, free, pulled, batch, clip, seed)
     recipe.check()
@@ -168,9 +168,8 @@ def make_prompts(
 ) -> "tuple[Prompts, Prompts]":
     """Prompts that fit and prompts that test: no group is in both."""
     import tasks
-
-    from .gating.splits import split_prompts, wanted
-    from .models import lexicon
+    from mechheads.gating.splits import split_prompts, wanted
+    from mechheads.models import lexicon
 
     n, test = settings["n"], settings["test"]
     made = tasks.make(
@@ -187,14 +186,14 @@ def make_prompts(
 
 def notes() -> str:
     """Tasks with their own flags, for the help text."""
-    from . import show
+    from mechheads import show
 
     return show.notes()
 
 
 def flags() -> list[str]:
     """The names of all tasks' own options."""
-    from . import show
+    from mechheads import show
 
     return show.task_flags()
 
@@ -210,11 +209,10 @@ def _cells(
 ) -> list[str]:
     """Every task on every model, the run folder of it all, and the results in words."""
     from circuits.gated import gated_circuits, save_circuits
-
-    from .gating.cells import measure_cell
-    from .gating.report import write_gating
-    from .models import load
-    from .provenance import provenance
+    from mechheads.gating.cells import measure_cell
+    from mechheads.gating.report import write_gating
+    from mechheads.models import load
+    from mechheads.provenance import provenance
 
     start = time.monotonic()
     cells, origins, timings = [], {}, {}
@@ -267,11 +265,10 @@ def _contrast(
 ) -> list[str]:
     """Contrastive gating, its run folder, and the result in words."""
     from circuits.gated import contrast_circuits, save_circuits
-
-    from .gating.contrast import run_contrasts
-    from .gating.report import write_contrast
-    from .models import load
-    from .provenance import provenance
+    from mechheads.gating.contrast import run_contrasts
+    from mechheads.gating.report import write_contrast
+    from mechheads.models import load
+    from mechheads.provenance import provenance
 
     start = time.monotonic()
     loaded = load(name, quiet=quiet, **{key: settings[key] for key in sources.PLACE})
@@ -302,8 +299,8 @@ def _contrast(
 
 def sides_of(plan: "Plan", made: "Mapping[str, tuple[Prompts, Prompts]]") -> "tuple[Side, Side]":
     """Both sides of a trial; what is tested on either has been fitted on none."""
-    from .gating.contrast import Side, keep_apart
-    from .prompts import Prompts
+    from mechheads.gating.contrast import Side, keep_apart
+    from mechheads.prompts import Prompts
 
     def side(fitted: "Sequence[Format]", test: "Format") -> Side:
         parts = [made[each.name][0] for each in fitted]

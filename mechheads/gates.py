@@ -23,9 +23,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .errors import MechheadsError
-from .outputs import write_text
-from .sources import SPARSE_MARK
+from mechheads.errors import MechheadsError
+from mechheads.runs.files import write_text
+from mechheads.sources import SPARSE_MARK
 
 SCHEME = "score_plus_head_bias"
 SCHEME_FILE = "edge_gates.json"

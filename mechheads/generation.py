@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .batches import token_ids
-from .engine import Engine, Plain, Replace, budget_for, engine_for
-from .errors import MechheadsError
-from .fast import Cache, Fast
-from .models import Model, embed, unembed
-from .progress import bar
+from mechheads.batches import token_ids
+from mechheads.engine import Engine, Plain, Replace, budget_for, engine_for
+from mechheads.errors import MechheadsError
+from mechheads.fast import Cache, Fast
+from mechheads.models import Model, embed, unembed
+from mechheads.progress import bar
 
 Positions = Literal["last", "all"]
 # Rows that read their prompts together.

@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import metrics
-from .batches import Batch, batches
-from .effects import HeadEffects
-from .engine import (
+from mechheads import metrics
+from mechheads.batches import Batch, batches
+from mechheads.effects import HeadEffects
+from mechheads.engine import (
     Edit,
     Engine,
     Run,
@@ -32,12 +32,12 @@ from .engine import (
     measure,
     unchanged,
 )
-from .errors import MechheadsError, unknown
-from .metrics import Metric
-from .models import Model, embed
-from .patching import DIRECTIONS
-from .progress import bar
-from .prompts import Prompts
+from mechheads.errors import MechheadsError, unknown
+from mechheads.metrics import Metric
+from mechheads.models import Model, embed
+from mechheads.patching import DIRECTIONS
+from mechheads.progress import bar
+from mechheads.prompts import Prompts
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from .errors import MechheadsError
+from mechheads.errors import MechheadsError
 
 
 def name_of(layer: int, head: int) -> str:

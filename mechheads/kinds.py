@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .errors import MechheadsError
-from .models import Model, with_patterns
+from mechheads.errors import MechheadsError
+from mechheads.models import Model, with_patterns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ class HeadTypes:
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: layer, head, and a column per kind."""
-        from .effects import tidy
+        from mechheads.effects import tidy
 
         return tidy(("layer", "head"), self.scores)
 

@@ -4,20 +4,21 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import methods, runs, sources
-from .cli import flag_of, run
-from .discover import notes
-from .errors import MechheadsError, unknown
-from .progress import say
-from .prompts import check_prompts, read_list
+from mechheads import methods, sources
+from mechheads.cli import flag_of, run
+from mechheads.discover import notes
+from mechheads.errors import MechheadsError, unknown
+from mechheads.progress import say
+from mechheads.prompts import check_prompts, read_list
+from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
-    from .masking.experiment import Masking
-    from .masking.matrix import Matrix
-    from .masking.probe import Probing
-    from .masking.splits import Parts
-    from .models import Model
-    from .prompts import Questions
+    from mechheads.masking.experiment import Masking
+    from mechheads.masking.matrix import Matrix
+    from mechheads.masking.probe import Probing
+    from mechheads.masking.splits import Parts
+    from mechheads.models import Model
+    from mechheads.prompts import Questions
 
 PROBE, ELBOW = "probe", "elbow"
 # Share of right answers of the whole model below which a run is not worth much.
@@ -94,12 +95,12 @@ def mask(
     source = sources.find(model, quiet=quiet)
     folder = runs.folder_for(out, ["mask", model, method], settings)
     say(f"Loading {model} ...", quiet)
-    from .masking import gather, mask_heads, quality
-    from .masking.matrix import cross_mask
-    from .masking.report import write_masking
-    from .models import load
-    from .provenance import provenance
-    from .reports import REPORT
+    from mechheads.masking import gather, mask_heads, quality
+    from mechheads.masking.matrix import cross_mask
+    from mechheads.masking.report import write_masking
+    from mechheads.models import load
+    from mechheads.provenance import provenance
+    from mechheads.reports import REPORT
 
     qualities = [quality.find(name, comet_command) for name in listed]
     start = time.monotonic()
@@ -217,7 +218,7 @@ def read_masks(
     k: str | None, matrix_k: str | None, matrix: bool, heads: int, draws: int
 ) -> tuple[tuple[int, ...], int]:
     """How many heads to mask, none where the elbow says it, and how many for the matrix."""
-    from .masking.selection import check_sizes, read_sizes
+    from mechheads.masking.selection import check_sizes, read_sizes
 
     sizes = () if k == ELBOW else read_sizes(k, heads)
     check_sizes(sizes, heads, draws)
@@ -236,10 +237,9 @@ def make_questions(
 ) -> "Parts":
     """Questions that rank the heads, and others to answer, by function."""
     import tasks
+    from mechheads.masking.splits import split_questions
+    from mechheads.models import lexicon
     from tasks import free
-
-    from .masking.splits import split_questions
-    from .models import lexicon
 
     made = [
         part
@@ -265,7 +265,7 @@ def rank_heads(
 ) -> "tuple[Mapping[str, list[tuple[int, int]]], Probing | None]":
     """A ranking of all heads for every function, and the probe that made it."""
     if method == PROBE:
-        from .masking.probe import probe_functions
+        from mechheads.masking.probe import probe_functions
 
         probing = probe_functions(model, ranked, **common)
         return {name: probing.ranking(name, signed=signed) for name in probing.functions}, probing
@@ -281,7 +281,7 @@ def rank_heads(
 
 def elbow_size(probing: "Probing | None", function: str, heads: int, draws: int) -> tuple[int, ...]:
     """As many heads as the probe finds for a function."""
-    from .masking.selection import check_sizes
+    from mechheads.masking.selection import check_sizes
 
     assert probing is not None
     size = probing.elbows[function]
@@ -298,8 +298,8 @@ def headline(
     """The numbers of result.json."""
     from dataclasses import asdict
 
-    from .masking.matrix import compare_orders
-    from .statistics import wilson
+    from mechheads.masking.matrix import compare_orders
+    from mechheads.statistics import wilson
 
     metric = next(iter(found.labels))
     numbers: dict[str, Any] = {"metric": metric, "labels": dict(found.labels)}

@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import metrics
-from .engine import Replace, budget_for, engine_for, measure
-from .errors import MechheadsError
-from .heads import check_heads
-from .models import Model
-from .patching import both_sides, check
-from .progress import bar
-from .prompts import Prompts
+from mechheads import metrics
+from mechheads.engine import Replace, budget_for, engine_for, measure
+from mechheads.errors import MechheadsError
+from mechheads.heads import check_heads
+from mechheads.models import Model
+from mechheads.patching import both_sides, check
+from mechheads.progress import bar
+from mechheads.prompts import Prompts
 
 # A pass has room for so many masks at least, rather than for more prompts: masks share layers.
 TOGETHER = 32

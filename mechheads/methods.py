@@ -11,12 +11,12 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from .errors import MechheadsError, unknown
-from .prompts import Prompts, read
+from mechheads.errors import MechheadsError, unknown
+from mechheads.prompts import Prompts, read
 
 if TYPE_CHECKING:
-    from .effects import HeadEffects
-    from .models import Model
+    from mechheads.effects import HeadEffects
+    from mechheads.models import Model
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .batches import Batch
-from .errors import unknown
+from mechheads.batches import Batch
+from mechheads.errors import unknown
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.activation_functions import apply_softcap
 
-from . import gates, kept, sources
-from .architectures import DERIVED
-from .devices import find_device, find_dtype
-from .errors import MechheadsError
-from .originals import (
+from mechheads import gates, kept, sources
+from mechheads.architectures import DERIVED
+from mechheads.devices import find_device, find_dtype
+from mechheads.errors import MechheadsError
+from mechheads.originals import (
     Original,
     complete_tokenizer,
     first_line,
@@ -38,7 +38,7 @@ from .originals import (
     refuse,
     tokenizer_lexicon,
 )
-from .prompts import Lexicon, read
+from mechheads.prompts import Lexicon, read
 
 Model = HookedTransformer
 

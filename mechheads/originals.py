@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_model
 
-from . import sources
-from .architectures import DERIVED
-from .errors import MechheadsError, suggest
-from .prompts import Lexicon
+from mechheads import sources
+from mechheads.architectures import DERIVED
+from mechheads.errors import MechheadsError, suggest
+from mechheads.prompts import Lexicon
 
 # Architectures whose conversion the tests compare with transformers, logit by logit.
 SUPPORTED = (

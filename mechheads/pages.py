@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
 
-from .outputs import write_text
+from mechheads.runs.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,16 +20,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import metrics
-from .batches import Batch, batches
-from .effects import HeadEffects, PositionEffects
-from .engine import Engine, Replace, Run, budget_for, engine_for, measure, unchanged
-from .errors import MechheadsError, unknown
-from .heads import check_heads
-from .metrics import Metric
-from .models import Model, attention_parts
-from .progress import bar
-from .prompts import Prompts
+from mechheads import metrics
+from mechheads.batches import Batch, batches
+from mechheads.effects import HeadEffects, PositionEffects
+from mechheads.engine import Engine, Replace, Run, budget_for, engine_for, measure, unchanged
+from mechheads.errors import MechheadsError, unknown
+from mechheads.heads import check_heads
+from mechheads.metrics import Metric
+from mechheads.models import Model, attention_parts
+from mechheads.progress import bar
+from mechheads.prompts import Prompts
 
 DIRECTIONS = ("noising", "denoising")
 PARTS = ("q", "k", "v", "pattern")

@@ -18,17 +18,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from . import heads as heads_by_name
-from . import metrics, statistics
-from .effects import HeadEffects, tidy
-from .engine import Engine, Put, budget_for, engine_for, measure, unchanged
-from .errors import MechheadsError, unknown
-from .metrics import Metric
-from .models import Model, attention_parts, inputs_of_heads
-from .patching import Sides, both_sides, check, untouched_ends
-from .progress import bar
-from .prompts import Prompts
-from .writes import check_writes
+from mechheads import heads as heads_by_name
+from mechheads import metrics, statistics
+from mechheads.effects import HeadEffects, tidy
+from mechheads.engine import Engine, Put, budget_for, engine_for, measure, unchanged
+from mechheads.errors import MechheadsError, unknown
+from mechheads.metrics import Metric
+from mechheads.models import Model, attention_parts, inputs_of_heads
+from mechheads.patching import Sides, both_sides, check, untouched_ends
+from mechheads.progress import bar
+from mechheads.prompts import Prompts
+from mechheads.writes import check_writes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .batches import token_ids, token_texts
-from .errors import MechheadsError
-from .figures import escaped, label
-from .models import Model, with_patterns
+from mechheads.batches import token_ids, token_texts
+from mechheads.errors import MechheadsError
+from mechheads.figures import escaped, label
+from mechheads.models import Model, with_patterns
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

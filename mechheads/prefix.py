@@ -4,10 +4,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import runs, sources
-from .cli import run
-from .errors import MechheadsError
-from .filler.conditions import (
+from mechheads import sources
+from mechheads.cli import run
+from mechheads.errors import MechheadsError
+from mechheads.filler.conditions import (
     ARM_C,
     ARM_PERCENTILE,
     INSTRUCTION,
@@ -16,13 +16,14 @@ from .filler.conditions import (
     read_conditions,
     read_sweeps,
 )
-from .heads import parse
-from .progress import say
-from .prompts import check_prompts, read_list
+from mechheads.heads import parse
+from mechheads.progress import say
+from mechheads.prompts import check_prompts, read_list
+from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
-    from .models import Model
-    from .prompts import Questions
+    from mechheads.models import Model
+    from mechheads.prompts import Questions
 
 
 def prefix(
@@ -89,11 +90,11 @@ def prefix(
     found = {name: sources.find(name, quiet=quiet) for name in names}
     folder = runs.folder_for(out, ["prefix", task, *names], settings)
     say(f"Loading {', '.join(names)} ...", quiet)
-    from .filler.experiment import experiment
-    from .filler.report import headline, in_words, write_filler
-    from .models import load
-    from .provenance import provenance
-    from .reports import REPORT
+    from mechheads.filler.experiment import experiment
+    from mechheads.filler.report import headline, in_words, write_filler
+    from mechheads.models import load
+    from mechheads.provenance import provenance
+    from mechheads.reports import REPORT
 
     start, origins = time.monotonic(), {}
 
@@ -201,10 +202,9 @@ def make_questions(
     model: "Model", task: str, n: int, seed: int, split: str, options: Mapping[str, str]
 ) -> "Questions":
     """The questions of all functions in a task or file, together."""
+    from mechheads.models import lexicon
+    from mechheads.prompts import Questions
     from tasks import free
-
-    from .models import lexicon
-    from .prompts import Questions
 
     parts = free.questions(task, lexicon(model), n=n, seed=seed, split=split, **dict(options))
     items = tuple(question for part in parts for question in part.items)
@@ -213,14 +213,14 @@ def make_questions(
 
 def notes() -> str:
     """Tasks with their own flags, for the help text."""
-    from . import show
+    from mechheads import show
 
     return show.notes()
 
 
 def flags() -> list[str]:
     """The names of all tasks' own options."""
-    from . import show
+    from mechheads import show
 
     return show.task_flags()
 

@@ -25,14 +25,14 @@ from torch import Tensor
 from torch.nn import Parameter
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from . import checkpoints, teams
-from .errors import MechheadsError
-from .muon import Muon
-from .originals import save_original
-from .outputs import append_row, prepare
-from .progress import bar
-from .prompts import Pair
-from .rows import Lessons, Rows, rows, thinned
+from mechheads import checkpoints, teams
+from mechheads.errors import MechheadsError
+from mechheads.muon import Muon
+from mechheads.originals import save_original
+from mechheads.progress import bar
+from mechheads.prompts import Pair
+from mechheads.rows import Lessons, Rows, rows, thinned
+from mechheads.runs.files import append_row, prepare
 
 END = "<|endoftext|>"
 # A word with the space before it, one or two digits with theirs, a run of line breaks with the

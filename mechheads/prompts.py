@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from .errors import MechheadsError, suggest, unknown
+from mechheads.errors import MechheadsError, suggest, unknown
 
 if TYPE_CHECKING:
     import pandas as pd

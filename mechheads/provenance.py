@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from .models import Model
-from .prompts import Prompts, Questions
-from .sources import Source
+from mechheads.models import Model
+from mechheads.prompts import Prompts, Questions
+from mechheads.sources import Source
 
 PACKAGES = ("mechheads", "numpy", "pandas", "scipy", "torch", "transformer-lens", "transformers")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt")

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .pages import Section, write_markdown, write_page
-from .runs import Record
+from mechheads.pages import Section, write_markdown, write_page
+from mechheads.runs.folder import Record
 
 REPORT = "report.html"
 

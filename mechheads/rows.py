@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from . import texts
-from .errors import MechheadsError
-from .prompts import Pair, Share, draw
+from mechheads import texts
+from mechheads.errors import MechheadsError
+from mechheads.prompts import Pair, Share, draw
 
 
 @dataclass(frozen=True)

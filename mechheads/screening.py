@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from scipy import stats
 
-from .effects import HeadEffects
-from .errors import MechheadsError
-from .gradients import attribution
-from .models import Model
-from .patching import patch
-from .prompts import Prompts
+from mechheads.effects import HeadEffects
+from mechheads.errors import MechheadsError
+from mechheads.gradients import attribution
+from mechheads.models import Model
+from mechheads.patching import patch
+from mechheads.prompts import Prompts
 
 
 def hybrid(

@@ -1,7 +1,7 @@
 """Verb `show`: what a task asks, and how well a model answers."""
 
-from .cli import run
-from .errors import unknown
+from mechheads.cli import run
+from mechheads.errors import unknown
 
 
 def show(
@@ -46,10 +46,9 @@ def show(
         options: the task's own options
     """
     import tasks
-
-    from . import sources
-    from .errors import MechheadsError
-    from .progress import say
+    from mechheads import sources
+    from mechheads.errors import MechheadsError
+    from mechheads.progress import say
 
     # What can be wrong is looked at before torch is imported.
     names = list(tasks.TASKS) if task == "all" else [task]
@@ -62,11 +61,11 @@ def show(
         raise MechheadsError(f"--test takes 1 or more prompts, got {count}.")
     sources.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
-    from . import metrics
-    from .display import print_evaluation, print_evaluations, print_prompts
-    from .edges import count_edges
-    from .evaluation import evaluate
-    from .models import is_gated, lexicon, load
+    from mechheads import metrics
+    from mechheads.display import print_evaluation, print_evaluations, print_prompts
+    from mechheads.edges import count_edges
+    from mechheads.evaluation import evaluate
+    from mechheads.models import is_gated, lexicon, load
 
     if metric:
         metrics.find(metric)
@@ -101,9 +100,8 @@ def show(
 
 def notes() -> str:
     """The tasks and their own flags, for the help text."""
+    from mechheads.prompts import choices
     from tasks import TASKS
-
-    from .prompts import choices
 
     lines = ["Tasks and their own flags:"]
     for task in TASKS.values():

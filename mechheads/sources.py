@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import MechheadsError, suggest
-from .progress import Bar, QuietBar
+from mechheads.errors import MechheadsError, suggest
+from mechheads.progress import Bar, QuietBar
 
 EMBEDDED = Path(__file__).parent / "embedded"
 SPARSE_MARK = "edge_gates"  # the field of config.json that says a model is sparse

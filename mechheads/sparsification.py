@@ -31,13 +31,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import checkpoints, gates, sources
-from .errors import MechheadsError
-from .muon import Muon
-from .originals import Original, quiet_libraries, read_original, save_original
-from .outputs import append_row, prepare
-from .progress import bar
-from .rows import Course, Rows, thinned
+from mechheads import checkpoints, gates, sources
+from mechheads.errors import MechheadsError
+from mechheads.muon import Muon
+from mechheads.originals import Original, quiet_libraries, read_original, save_original
+from mechheads.progress import bar
+from mechheads.rows import Course, Rows, thinned
+from mechheads.runs.files import append_row, prepare
 
 # Both models' logits are divided by it before they are compared: a model that is sure of its answer
 # else says next to nothing of how it comes to it, and what was held out is forgotten first.

@@ -1,6 +1,6 @@
 """Verb `sparsify`: a model learns to do the same with few attention edges."""
 
-from .cli import run
+from mechheads.cli import run
 
 
 def sparsify(
@@ -55,17 +55,17 @@ def sparsify(
     """
     from pathlib import Path
 
-    from . import sources
-    from .errors import MechheadsError
-    from .outputs import prepare
-    from .progress import say
+    from mechheads import sources
+    from mechheads.errors import MechheadsError
+    from mechheads.progress import say
+    from mechheads.runs.files import prepare
 
     # What can be wrong is looked at before torch is imported.
     if threads is not None and threads < 1:
         raise MechheadsError(f"--threads takes 1 or more, got {threads}.")
     place = None if text == "tasks" else Path(text).expanduser()
     if place:
-        from .texts import text_files
+        from mechheads.texts import text_files
 
         text_files(place)
     if sources.is_sparse(sources.find(model, revision, quiet=quiet)):
@@ -74,13 +74,12 @@ def sparsify(
     say(f"Loading {model} ...", quiet)
     import torch
 
+    from mechheads import sparsification
+    from mechheads.curves import write_curves
+    from mechheads.models import load_original
+    from mechheads.originals import tokenizer_lexicon
+    from mechheads.rows import task_course, text_course
     from tasks.curriculum import held_out_pairs, shares
-
-    from . import sparsification
-    from .curves import write_curves
-    from .models import load_original
-    from .originals import tokenizer_lexicon
-    from .rows import task_course, text_course
 
     settings = sparsification.Settings(
         model=model,

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .cli import run
-from .errors import MechheadsError
-from .prompts import read_list
+from mechheads.cli import run
+from mechheads.errors import MechheadsError
+from mechheads.prompts import read_list
 
 if TYPE_CHECKING:
-    from .sweeping.cells import Sweep
+    from mechheads.sweeping.cells import Sweep
 
 
 MOST = 10_000  # CPUs or GPUs of a cell; not a number is not below it
@@ -59,8 +59,8 @@ def sweep(
         options: flags of the verbs
     """
     command = _command(locals() | {"cpus": cpus or (1.0 if cluster else None)})
-    from .outputs import prepare
-    from .sweeping import grid
+    from mechheads.runs.files import prepare
+    from mechheads.sweeping import grid
 
     if not 0 < (1 if cpus is None else cpus) < MOST or not 0 <= gpus < MOST:
         raise MechheadsError(f"--cpus takes more than 0, --gpus 0 or more, got {cpus}, {gpus}.")
@@ -77,11 +77,11 @@ def sweep(
         listed = read_list(verbs or "discover", str, "--verbs")
         cells = grid.from_flags(listed, lists | numbers, options)
     folder = prepare(Path(out).expanduser())
-    from .sweeping.cells import alone, complete, here, look
-    from .sweeping.inputs import with_inputs
+    from mechheads.sweeping.cells import alone, complete, here, look
+    from mechheads.sweeping.inputs import with_inputs
 
     if cluster:
-        from .sweeping.cluster import on_cluster
+        from mechheads.sweeping.cluster import on_cluster
 
         runner = on_cluster(cluster, cpus or 1.0, gpus, split_layers)
     else:
@@ -106,14 +106,14 @@ def sweep(
 
 def flags() -> list[str]:
     """The names of all flags of the verbs that can be swept, and of their tasks and methods."""
-    from .sweeping.grid import AXES, options, parameters
+    from mechheads.sweeping.grid import AXES, options, parameters
 
     return sorted({n.rstrip("_") for verb in AXES for n in (*parameters(verb), *options(verb))})
 
 
 def main() -> NoReturn:
     """The command line; switches of the verbs need no value, as they do not there."""
-    from .sweeping.grid import AXES, parameters
+    from mechheads.sweeping.grid import AXES, parameters
 
     switches = {
         f"--{name.replace('_', '-')}"
@@ -130,8 +130,8 @@ def main() -> NoReturn:
 
 def _overview(swept: "Sweep", command: str, quiet: bool) -> tuple[Path, str]:
     """The overview, and why it could not be written if so: a full disk is no reason to crash."""
-    from .sweeping.cells import INDEX
-    from .sweeping.overview import mixture, write_overview
+    from mechheads.sweeping.cells import INDEX
+    from mechheads.sweeping.overview import mixture, write_overview
 
     if (warning := mixture(swept)) and not quiet:
         sys.stderr.write(f"{warning}\n")

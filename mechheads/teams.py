@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from .errors import MechheadsError
-from .threads import with_threads
+from mechheads.errors import MechheadsError
+from mechheads.threads import with_threads
 
 # Adds to the gradients of a worker's parameters for a step; gives numbers to be added up.
 Compute = Callable[[int], Sequence[float]]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .errors import MechheadsError
+from mechheads.errors import MechheadsError
 
 
 def text_files(place: Path) -> list[Path]:

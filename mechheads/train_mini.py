@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from .cli import run
+from mechheads.cli import run
 
 if TYPE_CHECKING:
-    from .rows import Lessons
+    from mechheads.rows import Lessons
 
 
 def train_mini(
@@ -42,11 +42,10 @@ def train_mini(
     from functools import partial
     from pathlib import Path
 
+    from mechheads.curves import accuracy_panels, write_curves
+    from mechheads.originals import tokenizer_lexicon
+    from mechheads.pretraining import Recipe, build_tokenizer, train
     from tasks.curriculum import held_out_pairs, texts
-
-    from .curves import accuracy_panels, write_curves
-    from .originals import tokenizer_lexicon
-    from .pretraining import Recipe, build_tokenizer, train
 
     tokenizer = build_tokenizer(texts())
     recipe = Recipe(layers, heads, width, steps=steps, last=last, workers=workers, seed=seed)
@@ -68,11 +67,10 @@ def train_mini(
 
 def course(seed: int, worker: int, workers: int) -> "Lessons":
     """What one of the workers trains on."""
+    from mechheads.originals import tokenizer_lexicon
+    from mechheads.pretraining import Recipe, build_tokenizer
+    from mechheads.rows import task_lessons
     from tasks.curriculum import COUNTS, echoed_words, shares, texts
-
-    from .originals import tokenizer_lexicon
-    from .pretraining import Recipe, build_tokenizer
-    from .rows import task_lessons
 
     tokenizer = build_tokenizer(texts())
     lexicon = tokenizer_lexicon(tokenizer, "mini")

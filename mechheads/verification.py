@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .cli import VERBS
-from .errors import MechheadsError
-from .kept import keeping_models
-from .progress import bar
-from .prompts import read
-from .runs import ASIDE, Record, read_run
-from .sweeping.cells import describe, runs_in
-from .threads import with_threads
+from mechheads.cli import VERBS
+from mechheads.errors import MechheadsError
+from mechheads.kept import keeping_models
+from mechheads.progress import bar
+from mechheads.prompts import read
+from mechheads.runs.folder import ASIDE, Record, read_run
+from mechheads.sweeping.cells import describe, runs_in
+from mechheads.threads import with_threads
 
 # A headline's number smaller than this is compared as if it were so large: float32's last digits.
 NOTHING = 1e-3

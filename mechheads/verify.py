@@ -1,7 +1,7 @@
 """Verb `verify`: does a saved run give the same numbers again?"""
 
-from .cli import run
-from .errors import MechheadsError
+from mechheads.cli import run
+from mechheads.errors import MechheadsError
 
 
 def verify(folder: str, *, tolerance: float = 1e-4, quiet: bool = False) -> None:
@@ -18,8 +18,8 @@ def verify(folder: str, *, tolerance: float = 1e-4, quiet: bool = False) -> None
     """
     from pathlib import Path
 
-    from .sweeping.cells import is_sweep
-    from .verification import verify_run, verify_sweep
+    from mechheads.sweeping.cells import is_sweep
+    from mechheads.verification import verify_run, verify_sweep
 
     if not 0 <= tolerance < float("inf"):
         raise MechheadsError(f"--tolerance takes 0 or more, got {tolerance}.")

@@ -10,8 +10,7 @@ from typing import Any
 
 from mechheads.errors import MechheadsError
 from mechheads.prompts import read_list
-
-from . import TASKS, check, is_file
+from tasks import TASKS, check, is_file
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from typing import Any
 
 from mechheads.errors import MechheadsError
 from mechheads.prompts import Lexicon, Question, Questions
-
-from . import TASKS, is_file, make
+from tasks import TASKS, is_file, make
 
 # How CogQA orders its functions.
 LOW_ORDER = ("Retrieval", "Knowledge Recall", "Semantic Understanding", "Syntactic Understanding")

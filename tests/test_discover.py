@@ -12,7 +12,7 @@ import pytest
 from mechheads.compare import compare
 from mechheads.discover import discover
 from mechheads.errors import MechheadsError
-from mechheads.runs import Record, finish
+from mechheads.runs.folder import Record, finish
 from mechheads.verification import verify_run
 from mechheads.verify import verify
 

@@ -10,15 +10,7 @@ import torch
 from mechheads import MechheadsError
 from mechheads.models import load
 from mechheads.originals import tokenizer_lexicon
-from mechheads.pretraining import (
-    Recipe,
-    Work,
-    accuracies,
-    build_tokenizer,
-    new_model,
-    pace,
-    train,
-)
+from mechheads.pretraining import Recipe, Work, accuracies, build_tokenizer, new_model, pace, train
 from mechheads.rows import echoes, examples, rows, task_lessons
 from mechheads.teams import team
 from tasks.curriculum import COUNTS, echoed_words, held_out_pairs, shares, texts

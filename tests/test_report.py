@@ -10,7 +10,7 @@ import pytest
 from circuits.discovery import discover
 from circuits.report import write_discovery
 from mechheads.prompts import Pair, Prompts
-from mechheads.runs import Record
+from mechheads.runs.folder import Record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 EVIL = '<img src=x onerror="window.failed=1">'

@@ -6,10 +6,10 @@ import shlex
 import pandas as pd
 import pytest
 
-from mechheads import runs
 from mechheads.cli import arguments
 from mechheads.discover import discover, flags
 from mechheads.errors import MechheadsError
+from mechheads.runs import folder as runs
 
 RECORD = runs.Record("discover", {"task": "ioi", "model": "mini"}, {"n": float("nan")}, {})
 

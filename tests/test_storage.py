@@ -11,7 +11,7 @@ from mechheads.effects import HeadEffects
 from mechheads.errors import MechheadsError
 from mechheads.evaluation import Evaluation, evaluate
 from mechheads.patching import patch
-from mechheads.storage import load_result, save_result
+from mechheads.runs.serialization import load_result, save_result
 
 
 @dataclass(frozen=True)

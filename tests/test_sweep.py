@@ -20,10 +20,11 @@ import pytest
 import torch
 
 import mechheads.discover
-from mechheads import kept, models, runs
+from mechheads import kept, models
 from mechheads.cli import arguments
 from mechheads.errors import MechheadsError
-from mechheads.outputs import write_text
+from mechheads.runs import folder as runs
+from mechheads.runs.files import write_text
 from mechheads.sources import EMBEDDED
 from mechheads.sweep import flags, main, sweep
 from mechheads.sweeping import cluster as on_ray

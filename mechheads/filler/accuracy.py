@@ -10,11 +10,12 @@ from jaxtyping import Bool
 from scipy import stats
 from torch import Tensor
 
-from ..generation import answer
-from ..models import Model
-from ..prompts import Question
-from ..statistics import wilson
-from ..storage import Result
+from mechheads.generation import answer
+from mechheads.models import Model
+from mechheads.prompts import Question
+from mechheads.runs.serialization import Result
+from mechheads.statistics import wilson
+
 from .insertion import Inserted
 from .maths import is_right
 from .redistribution import arm

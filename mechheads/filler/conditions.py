@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ..errors import MechheadsError, unknown
-from ..prompts import read_list
+from mechheads.errors import MechheadsError, unknown
+from mechheads.prompts import read_list
 
 Place = Literal["start", "between", "end", "random"]
 PLACES: tuple[str, ...] = get_args(Place)

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import MechheadsError
-from ..heads import check_heads
-from ..kept import keeping_models
-from ..models import Model
-from ..progress import say
-from ..prompts import Question, Questions
+from mechheads.errors import MechheadsError
+from mechheads.heads import check_heads
+from mechheads.kept import keeping_models
+from mechheads.models import Model
+from mechheads.progress import say
+from mechheads.prompts import Question, Questions
+
 from .accuracy import Accuracies, Answers, ask
 from .conditions import Asked, values_of
 from .insertion import Inserted, instructed, make, shared_places

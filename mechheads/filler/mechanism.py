@@ -20,7 +20,8 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from ..models import Model, with_patterns
+from mechheads.models import Model, with_patterns
+
 from .insertion import Inserted
 
 ROUNDING = 1e-4  # of r: what softmax in float32 leaves

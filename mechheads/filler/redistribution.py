@@ -21,7 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..models import Model, changed_mlp
+from mechheads.models import Model, changed_mlp
+
 from .conditions import ARM_C, ARM_PERCENTILE
 
 LEAST, MOST = 0.02, 0.25

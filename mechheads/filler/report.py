@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..heads import name_of
-from ..pages import Section
-from ..reports import write_reports
-from ..runs import Record, write_table
+from mechheads.heads import name_of
+from mechheads.pages import Section
+from mechheads.reports import write_reports
+from mechheads.runs.folder import Record, write_table
+
 from .accuracy import Accuracies
 from .experiment import Experiment
 from .figures import NAMES, draw_change, draw_sweep

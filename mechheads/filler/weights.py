@@ -15,12 +15,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..batches import token_texts
-from ..errors import MechheadsError
-from ..models import Model, with_patterns
-from ..prompts import LEAST
-from ..statistics import bootstrap
-from ..storage import Result
+from mechheads.batches import token_texts
+from mechheads.errors import MechheadsError
+from mechheads.models import Model, with_patterns
+from mechheads.prompts import LEAST
+from mechheads.runs.serialization import Result
+from mechheads.statistics import bootstrap
+
 from .insertion import Inserted
 from .mechanism import Mechanism, late_weights, mechanism_of, only_original
 

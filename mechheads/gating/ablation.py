@@ -15,12 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import MechheadsError
-from ..masks import measure_masks
-from ..models import Model
-from ..prompts import Prompts
-from ..statistics import ends
-from ..storage import Result
+from mechheads.errors import MechheadsError
+from mechheads.masks import measure_masks
+from mechheads.models import Model
+from mechheads.prompts import Prompts
+from mechheads.runs.serialization import Result
+from mechheads.statistics import ends
+
 from .roles import ROLES, Gating
 
 if TYPE_CHECKING:

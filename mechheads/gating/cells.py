@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..evaluation import evaluate
-from ..masks import measure_masks
-from ..models import Model
-from ..patching import patch
-from ..prompts import Prompts
+from mechheads.evaluation import evaluate
+from mechheads.masks import measure_masks
+from mechheads.models import Model
+from mechheads.patching import patch
+from mechheads.prompts import Prompts
+
 from .ablation import Ablation, ablate, grid
 from .fitting import Recipe, fit_gates
 from .roles import FITS, LIMIT, NAMES, Agreement, Gating, agreement

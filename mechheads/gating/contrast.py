@@ -16,12 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import MechheadsError
-from ..masks import measure_masks
-from ..models import Model
-from ..progress import bar, say
-from ..prompts import LEAST, Pair, Prompts
-from ..storage import Result
+from mechheads.errors import MechheadsError
+from mechheads.masks import measure_masks
+from mechheads.models import Model
+from mechheads.progress import bar, say
+from mechheads.prompts import LEAST, Pair, Prompts
+from mechheads.runs.serialization import Result
+
 from .fitting import Gates, Recipe, descend, first_logits, make_course
 from .roles import unfinished
 
@@ -159,7 +160,7 @@ class Contrast(Result):
         """A tidy frame: left_out, seed, layer, head, gate."""
         import pandas as pd
 
-        from ..effects import tidy
+        from mechheads.effects import tidy
 
         parts = []
         for t in self.trials:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..figures import COLORS, FONT, band, escaped
-from ..heads import name_of
+from mechheads.figures import COLORS, FONT, band, escaped
+from mechheads.heads import name_of
+
 from .roles import NAMES, ROLES, Gating
 
 if TYPE_CHECKING:

@@ -28,13 +28,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .. import metrics
-from ..batches import Batch, minibatches
-from ..engine import Engine, Replace, Run, budget_for, engine_for, frozen, measure_in_full
-from ..errors import MechheadsError
-from ..models import Model, embed
-from ..progress import bar, say
-from ..prompts import Prompts
+from mechheads import metrics
+from mechheads.batches import Batch, minibatches
+from mechheads.engine import Engine, Replace, Run, budget_for, engine_for, frozen, measure_in_full
+from mechheads.errors import MechheadsError
+from mechheads.models import Model, embed
+from mechheads.progress import bar, say
+from mechheads.prompts import Prompts
+
 from .roles import Gating, tenth_of, unfinished
 
 # Prompts per update, by device: 64 in the paper; a CPU would take an hour for ten seeds.

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..pages import Section
-from ..reports import write_reports
-from ..runs import Record, write_table
+from mechheads.pages import Section
+from mechheads.reports import write_reports
+from mechheads.runs.folder import Record, write_table
+
 from .cells import Cell
 from .contrast import Contrast
 from .figures import draw_ablations

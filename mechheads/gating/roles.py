@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float
 from scipy import stats
 from torch import Tensor
 
-from ..effects import HeadEffects
-from ..storage import Result
+from mechheads.effects import HeadEffects
+from mechheads.runs.serialization import Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +89,7 @@ class Gating(Result):
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: seed, layer, head, g_plus, g_minus and the three scores."""
-        from ..effects import tidy
+        from mechheads.effects import tidy
 
         columns = {"g_plus": self.plus, "g_minus": self.minus}
         columns |= {role: self.score(role) for role in ROLES}

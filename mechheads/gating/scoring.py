@@ -2,10 +2,11 @@
 
 import torch
 
-from ..effects import HeadEffects
-from ..evaluation import evaluate
-from ..models import Model
-from ..prompts import Prompts
+from mechheads.effects import HeadEffects
+from mechheads.evaluation import evaluate
+from mechheads.models import Model
+from mechheads.prompts import Prompts
+
 from .fitting import Recipe, fit_gates
 
 

@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import MechheadsError
-from ..generation import answer
-from ..models import Model
-from ..prompts import Questions
-from ..statistics import bootstrap
-from ..storage import Result
+from mechheads.errors import MechheadsError
+from mechheads.generation import answer
+from mechheads.models import Model
+from mechheads.prompts import Questions
+from mechheads.runs.serialization import Result
+from mechheads.statistics import bootstrap
+
 from .quality import Quality, exact
 from .selection import Head, check_sizes, overlap, random_heads
 

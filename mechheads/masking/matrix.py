@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..models import Model
-from ..prompts import Questions
-from ..statistics import ends, resample
-from ..storage import Result
+from mechheads.models import Model
+from mechheads.prompts import Questions
+from mechheads.runs.serialization import Result
+from mechheads.statistics import ends, resample
+
 from .experiment import Condition, answer_conditions, interval, random_conditions
 from .quality import Quality
 from .selection import Head, random_heads

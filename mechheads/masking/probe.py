@@ -21,13 +21,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..batches import token_ids
-from ..engine import Plain, unchanged
-from ..errors import MechheadsError
-from ..generation import answer
-from ..models import Model, unembed
-from ..progress import bar
-from ..prompts import Questions
+from mechheads.batches import token_ids
+from mechheads.engine import Plain, unchanged
+from mechheads.errors import MechheadsError
+from mechheads.generation import answer
+from mechheads.models import Model, unembed
+from mechheads.progress import bar
+from mechheads.prompts import Questions
+
 from .selection import Head, elbow
 from .splits import split_sets
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..errors import MechheadsError, unknown
+from mechheads.errors import MechheadsError, unknown
 
 Texts = Sequence[str]
 Golds = Sequence[Sequence[str]]

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..heads import name_of
-from ..outputs import write_text
-from ..pages import Section
-from ..reports import write_reports
-from ..runs import Record, write_table
-from ..statistics import wilson
+from mechheads.heads import name_of
+from mechheads.pages import Section
+from mechheads.reports import write_reports
+from mechheads.runs.files import write_text
+from mechheads.runs.folder import Record, write_table
+from mechheads.statistics import wilson
+
 from .experiment import Masking, Panel
 from .matrix import Matrix, compare_orders
 from .probe import Probing

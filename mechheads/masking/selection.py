@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from itertools import combinations
 
-from ..errors import MechheadsError
+from mechheads.errors import MechheadsError
 
 Head = tuple[int, int]
 

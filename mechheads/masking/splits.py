@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..batches import token_ids
-from ..errors import MechheadsError
-from ..models import Model
-from ..prompts import LEAST, Question, Questions
+from mechheads.batches import token_ids
+from mechheads.errors import MechheadsError
+from mechheads.models import Model
+from mechheads.prompts import LEAST, Question, Questions
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from ..errors import MechheadsError
-from ..kept import keeping_models
-from ..outputs import prepare, replace_folder, write_text
-from ..progress import bar, watched
-from ..runs import Record, read_run
-from ..threads import with_threads
+from mechheads.errors import MechheadsError
+from mechheads.kept import keeping_models
+from mechheads.progress import bar, watched
+from mechheads.runs.files import prepare, replace_folder, write_text
+from mechheads.runs.folder import Record, read_run
+from mechheads.threads import with_threads
+
 from .grid import Cell
 
 CELLS, FAILED, LOG, LOCK, INPUTS = "cells", "failed", "log.txt", ".lock", "inputs.json"

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import methods
-from ..errors import MechheadsError
-from ..kept import keep_models
+from mechheads import methods
+from mechheads.errors import MechheadsError
+from mechheads.kept import keep_models
+
 from .cells import Done, Runner, describe, finished, partial, run_cell
 from .grid import Cell
 
@@ -93,7 +94,7 @@ def _run(cell: Cell, desk: Desk, known: methods.Given | None = None) -> Done:
 
 def _layer(cell: Cell, layer: int | None, desk: Desk) -> Any:
     """In a worker: the effects of a layer's heads; without a layer, how many there are."""
-    from ..discover import patch_layer
+    from mechheads.discover import patch_layer
 
     _prepare(desk)
     return patch_layer(layer, dict(cell.settings))

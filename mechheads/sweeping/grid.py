@@ -12,8 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..errors import MechheadsError, unknown
-from ..prompts import read, read_list
+from mechheads.errors import MechheadsError, unknown
+from mechheads.prompts import read, read_list
 
 # What a verb calls the four axes of a grid. compare takes two models and all tasks in one cell.
 AXES: dict[str, Mapping[str, str]] = {
@@ -169,8 +169,8 @@ def _check_used(given: Iterable[str], cells: Sequence[Cell]) -> None:
 
 def _check_names(verb: str, settings: Mapping[str, Any]) -> None:
     """An error if a method or a task is misspelt; files may come before their cell is run."""
-    from .. import methods
-    from ..show import check_task
+    from mechheads import methods
+    from mechheads.show import check_task
 
     if "method" in settings and (verb, settings["method"]) != ("mask", "probe"):
         methods.find(str(settings["method"]))
@@ -181,8 +181,8 @@ def _check_names(verb: str, settings: Mapping[str, Any]) -> None:
 
 def _fits(verb: str, settings: Mapping[str, Any], option: str) -> bool:
     """Whether an option is one of the cell's method, or of all its tasks."""
-    from .. import methods
-    from ..show import task_has
+    from mechheads import methods
+    from mechheads.show import task_has
 
     whole = in_full(verb, settings)
     method = methods.METHODS.get(str(whole.get("method")))

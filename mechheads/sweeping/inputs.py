@@ -6,8 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from .. import sources
-from ..errors import MechheadsError
+from mechheads import sources
+from mechheads.errors import MechheadsError
+
 from .grid import MODELS, TASKS, Cell, in_full
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..outputs import write_text
-from ..pages import Section, write_page
+from mechheads.pages import Section, write_page
+from mechheads.runs.files import write_text
+
 from .cells import CELLS, INDEX, SUMMARY, Sweep
 from .grid import TASKS, Cell, in_full
 
@@ -243,7 +244,7 @@ def _differing(cell: Cell, others: Sequence[Cell], tasks: bool = False) -> list[
 def _draw(lines: Sequence[Line], titles: tuple[str, str]) -> "go.Figure":
     from plotly.subplots import make_subplots
 
-    from ..figures import COLORS, DASHES, FONT, escaped
+    from mechheads.figures import COLORS, DASHES, FONT, escaped
 
     panels = list(dict.fromkeys(line.panel for line in lines))
     names = list(dict.fromkeys(line.name for line in lines))

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import MechheadsError
-from ..progress import say
+from mechheads.errors import MechheadsError
+from mechheads.progress import say
+
 from .cells import complete, look
 from .cluster import find_ray, on_cluster
 from .grid import Cell, from_flags

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from .errors import MechheadsError
+from mechheads.errors import MechheadsError
 
 
 def prepare(folder: Path) -> Path:

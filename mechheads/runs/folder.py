@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import MechheadsError
-from .outputs import prepare, replace_folder, write_text
+from mechheads.errors import MechheadsError
+from .files import prepare, replace_folder, write_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from .errors import MechheadsError
-from .outputs import write_bytes
+from mechheads.errors import MechheadsError
+from .files import write_bytes
 
 SCHEMA = 1
 R = TypeVar("R")
