@@ -22,7 +22,7 @@ from mechheads import metrics
 from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks, nested
 from mechheads.models import Model
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 from mechheads.runs.serialization import Result
 from mechheads.statistics import ends, resample
 

@@ -26,7 +26,7 @@ from mechheads.methods import find, score_heads
 from mechheads.models import Model
 from mechheads.paths import EdgeEffects, edge_attribution
 from mechheads.patterns import attend_heads
-from mechheads.prompts import Prompts, check_prompts
+from mechheads.prompts.pairs import Prompts, check_prompts
 from mechheads.runs.serialization import load_result, save_result
 
 from .circuit import Circuit, Head

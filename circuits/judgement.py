@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechheads.masks import keep_only, measure_masks
 from mechheads.models import Model
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 from mechheads.statistics import ends, resample
 
 from .circuit import Circuit, Head

@@ -16,7 +16,7 @@ from mechheads.errors import MechheadsError
 from mechheads.masks import keep_only, measure_masks, nested
 from mechheads.models import Model
 from mechheads.progress import bar
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 
 from .circuit import Head
 from .curve import explained, needed

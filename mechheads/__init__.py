@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mechheads.batches import Batch as Batch
     from mechheads.edges import Edges as Edges
     from mechheads.edges import count_edges as count_edges
     from mechheads.effects import HeadEffects as HeadEffects
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
     from mechheads.patching import patch_positions as patch_positions
     from mechheads.paths import EdgeEffects as EdgeEffects
     from mechheads.paths import edge_attribution as edge_attribution
-    from mechheads.prompts import Pair as Pair
-    from mechheads.prompts import Prompts as Prompts
+    from mechheads.prompts.batches import Batch as Batch
+    from mechheads.prompts.pairs import Pair as Pair
+    from mechheads.prompts.pairs import Prompts as Prompts
 
 # Imported on first use: torch takes seconds, and `--help` must not wait for it.
 _HOMES = {

@@ -32,7 +32,7 @@ def bench(
         quiet: no notices
     """
     from mechheads.errors import MechheadsError, unknown
-    from mechheads.prompts import read_list
+    from mechheads.prompts.pairs import read_list
     from mechheads.shapes import SHAPES
 
     # What can be wrong is looked at before torch is imported.

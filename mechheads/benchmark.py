@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads import flops
-from mechheads.batches import batches
 from mechheads.gating import Recipe, fit_gates
 from mechheads.generation import answer
 from mechheads.gradients import attribution
@@ -25,7 +24,8 @@ from mechheads.metrics import METRICS, score
 from mechheads.models import Model, head_loop, random_model
 from mechheads.patching import patch
 from mechheads.progress import say
-from mechheads.prompts import Pair, Prompts
+from mechheads.prompts.batches import batches
+from mechheads.prompts.pairs import Pair, Prompts
 from mechheads.shapes import SHAPES
 from mechheads.threads import with_threads
 

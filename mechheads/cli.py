@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from mechheads.errors import MechheadsError, suggest
-from mechheads.prompts import read
+from mechheads.prompts.pairs import read
 
 VERBS = {
     "discover": "find the heads that do a task, what they explain, and a report",

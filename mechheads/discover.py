@@ -9,13 +9,13 @@ from mechheads.cli import importing, run
 from mechheads.errors import MechheadsError
 from mechheads.methods import METHODS
 from mechheads.progress import say
-from mechheads.prompts import LEAST, check_prompts
+from mechheads.prompts.pairs import LEAST, check_prompts
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
     from mechheads.models import Model
-    from mechheads.prompts import Prompts
+    from mechheads.prompts.pairs import Prompts
 
 USUAL = 32  # prompts that rank, and as many that judge
 # What a model is loaded with, besides its name.

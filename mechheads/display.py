@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mechheads.batches import token_ids, token_texts
 from mechheads.benchmark import Timing
 from mechheads.edges import Edges
 from mechheads.evaluation import Evaluation
 from mechheads.metrics import METRICS
 from mechheads.models import Model
-from mechheads.prompts import Prompts
+from mechheads.prompts.batches import token_ids, token_texts
+from mechheads.prompts.pairs import Prompts
 
 
 def print_prompts(model: Model, prompts: Prompts, n: int) -> None:

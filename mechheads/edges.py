@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechheads.batches import token_ids
 from mechheads.errors import MechheadsError
 from mechheads.models import Model, with_patterns
 from mechheads.progress import bar
-from mechheads.prompts import Prompts
+from mechheads.prompts.batches import token_ids
+from mechheads.prompts.pairs import Prompts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,10 +22,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.batches import Batch
 from mechheads.errors import MechheadsError
 from mechheads.metrics import Metric, answer_tokens, score, score_answers
 from mechheads.models import Model, attention_inside, rerun, unembed
+from mechheads.prompts.batches import Batch
 
 Z = Float[Tensor, "variant row pos head d_head"]
 # For each variant its state; for each state after a layer the one before it.

@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads import metrics
-from mechheads.batches import Batch, batches
 from mechheads.metrics import METRICS, score
 from mechheads.models import Model, logits_at_end
 from mechheads.progress import bar
-from mechheads.prompts import Prompts
+from mechheads.prompts.batches import Batch, batches
+from mechheads.prompts.pairs import Prompts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,14 +10,14 @@ from mechheads import sources
 from mechheads.cli import run
 from mechheads.errors import MechheadsError
 from mechheads.progress import say
-from mechheads.prompts import LEAST, check_prompts, read_list
+from mechheads.prompts.pairs import LEAST, check_prompts, read_list
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from mechheads.gating import Recipe
     from mechheads.gating.contrast import Side
     from mechheads.models import Model
-    from mechheads.prompts import Prompts
+    from mechheads.prompts.pairs import Prompts
     from tasks.contrasts import Format, Plan
 
 UNUSED = ("task", "rates", "k", "points", "no_patching")  # by contrastive gating
@@ -168,8 +168,8 @@ def make_prompts(
 ) -> "tuple[Prompts, Prompts]":
     """Prompts that fit and prompts that test: no group is in both."""
     import tasks
-    from mechheads.gating.splits import split_prompts, wanted
     from mechheads.models import lexicon
+    from mechheads.prompts.gate_splits import split_prompts, wanted
 
     n, test = settings["n"], settings["test"]
     made = tasks.make(
@@ -300,7 +300,7 @@ def _contrast(
 def sides_of(plan: "Plan", made: "Mapping[str, tuple[Prompts, Prompts]]") -> "tuple[Side, Side]":
     """Both sides of a trial; what is tested on either has been fitted on none."""
     from mechheads.gating.contrast import Side, keep_apart
-    from mechheads.prompts import Prompts
+    from mechheads.prompts.pairs import Prompts
 
     def side(fitted: "Sequence[Format]", test: "Format") -> Side:
         parts = [made[each.name][0] for each in fitted]

@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.batches import token_ids
 from mechheads.engine import Engine, Plain, Replace, budget_for, engine_for
 from mechheads.errors import MechheadsError
 from mechheads.fast import Cache, Fast
 from mechheads.models import Model, embed, unembed
 from mechheads.progress import bar
+from mechheads.prompts.batches import token_ids
 
 Positions = Literal["last", "all"]
 # Rows that read their prompts together.

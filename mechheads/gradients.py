@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads import metrics
-from mechheads.batches import Batch, batches
 from mechheads.effects import HeadEffects
 from mechheads.engine import (
     Edit,
@@ -37,7 +36,8 @@ from mechheads.metrics import Metric
 from mechheads.models import Model, embed
 from mechheads.patching import DIRECTIONS
 from mechheads.progress import bar
-from mechheads.prompts import Prompts
+from mechheads.prompts.batches import Batch, batches
+from mechheads.prompts.pairs import Prompts
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from mechheads.cli import flag_of, run
 from mechheads.discover import notes
 from mechheads.errors import MechheadsError, unknown
 from mechheads.progress import say
-from mechheads.prompts import check_prompts, read_list
+from mechheads.prompts.pairs import check_prompts, read_list
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from mechheads.masking.experiment import Masking
     from mechheads.masking.matrix import Matrix
     from mechheads.masking.probe import Probing
-    from mechheads.masking.splits import Parts
     from mechheads.models import Model
-    from mechheads.prompts import Questions
+    from mechheads.prompts.pairs import Questions
+    from mechheads.prompts.question_splits import Parts
 
 PROBE, ELBOW = "probe", "elbow"
 # Share of right answers of the whole model below which a run is not worth much.
@@ -237,8 +237,8 @@ def make_questions(
 ) -> "Parts":
     """Questions that rank the heads, and others to answer, by function."""
     import tasks
-    from mechheads.masking.splits import split_questions
     from mechheads.models import lexicon
+    from mechheads.prompts.question_splits import split_questions
     from tasks import free
 
     made = [

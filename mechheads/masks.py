@@ -13,7 +13,7 @@ from mechheads.heads import check_heads
 from mechheads.models import Model
 from mechheads.patching import both_sides, check
 from mechheads.progress import bar
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 
 # A pass has room for so many masks at least, rather than for more prompts: masks share layers.
 TOGETHER = 32

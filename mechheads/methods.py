@@ -12,7 +12,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts import Prompts, read
+from mechheads.prompts.pairs import Prompts, read
 
 if TYPE_CHECKING:
     from mechheads.effects import HeadEffects

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.batches import Batch
 from mechheads.errors import unknown
+from mechheads.prompts.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from mechheads.originals import (
     refuse,
     tokenizer_lexicon,
 )
-from mechheads.prompts import Lexicon, read
+from mechheads.prompts.pairs import Lexicon, read
 
 Model = HookedTransformer
 

@@ -19,7 +19,7 @@ from safetensors.torch import save_model
 from mechheads import sources
 from mechheads.architectures import DERIVED
 from mechheads.errors import MechheadsError, suggest
-from mechheads.prompts import Lexicon
+from mechheads.prompts.pairs import Lexicon
 
 # Architectures whose conversion the tests compare with transformers, logit by logit.
 SUPPORTED = (

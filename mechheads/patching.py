@@ -21,7 +21,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads import metrics
-from mechheads.batches import Batch, batches
 from mechheads.effects import HeadEffects, PositionEffects
 from mechheads.engine import Engine, Replace, Run, budget_for, engine_for, measure, unchanged
 from mechheads.errors import MechheadsError, unknown
@@ -29,7 +28,8 @@ from mechheads.heads import check_heads
 from mechheads.metrics import Metric
 from mechheads.models import Model, attention_parts
 from mechheads.progress import bar
-from mechheads.prompts import Prompts
+from mechheads.prompts.batches import Batch, batches
+from mechheads.prompts.pairs import Prompts
 
 DIRECTIONS = ("noising", "denoising")
 PARTS = ("q", "k", "v", "pattern")

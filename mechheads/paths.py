@@ -27,7 +27,7 @@ from mechheads.metrics import Metric
 from mechheads.models import Model, attention_parts, inputs_of_heads
 from mechheads.patching import Sides, both_sides, check, untouched_ends
 from mechheads.progress import bar
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 from mechheads.writes import check_writes
 
 if TYPE_CHECKING:

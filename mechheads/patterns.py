@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.batches import token_ids, token_texts
 from mechheads.errors import MechheadsError
 from mechheads.figures import escaped, label
 from mechheads.models import Model, with_patterns
+from mechheads.prompts.batches import token_ids, token_texts
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -18,12 +18,12 @@ from mechheads.filler.conditions import (
 )
 from mechheads.heads import parse
 from mechheads.progress import say
-from mechheads.prompts import check_prompts, read_list
+from mechheads.prompts.pairs import check_prompts, read_list
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from mechheads.models import Model
-    from mechheads.prompts import Questions
+    from mechheads.prompts.pairs import Questions
 
 
 def prefix(
@@ -203,7 +203,7 @@ def make_questions(
 ) -> "Questions":
     """The questions of all functions in a task or file, together."""
     from mechheads.models import lexicon
-    from mechheads.prompts import Questions
+    from mechheads.prompts.pairs import Questions
     from tasks import free
 
     parts = free.questions(task, lexicon(model), n=n, seed=seed, split=split, **dict(options))

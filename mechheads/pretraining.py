@@ -30,7 +30,7 @@ from mechheads.errors import MechheadsError
 from mechheads.muon import Muon
 from mechheads.originals import save_original
 from mechheads.progress import bar
-from mechheads.prompts import Pair
+from mechheads.prompts.pairs import Pair
 from mechheads.rows import Lessons, Rows, rows, thinned
 from mechheads.runs.files import append_row, prepare
 

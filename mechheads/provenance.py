@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mechheads.models import Model
-from mechheads.prompts import Prompts, Questions
+from mechheads.prompts.pairs import Prompts, Questions
 from mechheads.sources import Source
 
 PACKAGES = ("mechheads", "numpy", "pandas", "scipy", "torch", "transformer-lens", "transformers")

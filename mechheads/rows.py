@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mechheads import texts
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Pair, Share, draw
+from mechheads.prompts.pairs import Pair, Share, draw
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from mechheads.errors import MechheadsError
 from mechheads.gradients import attribution
 from mechheads.models import Model
 from mechheads.patching import patch
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 
 
 def hybrid(

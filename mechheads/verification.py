@@ -18,7 +18,7 @@ from mechheads.cli import VERBS
 from mechheads.errors import MechheadsError
 from mechheads.kept import keeping_models
 from mechheads.progress import bar
-from mechheads.prompts import read
+from mechheads.prompts.pairs import read
 from mechheads.runs.folder import ASIDE, Record, read_run
 from mechheads.sweeping.cells import describe, runs_in
 from mechheads.threads import with_threads

@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.batches import Batch, batches
 from mechheads.effects import HeadEffects
 from mechheads.engine import budget_for, engine_for, measure, unchanged
 from mechheads.errors import MechheadsError
 from mechheads.metrics import METRICS
 from mechheads.models import Model, norm_after_heads
 from mechheads.progress import bar
-from mechheads.prompts import Prompts
+from mechheads.prompts.batches import Batch, batches
+from mechheads.prompts.pairs import Prompts
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts import MOST, Lexicon, Prompts, Split, Task, draw, read, words_as_tokens
+from mechheads.prompts.pairs import MOST, Lexicon, Prompts, Split, Task, draw, read, words_as_tokens
 
 from . import (
     common_sense,

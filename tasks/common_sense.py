@@ -15,7 +15,7 @@ in any order.
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Maker
+from mechheads.prompts.pairs import Lexicon, Maker
 
 from .facts import CATEGORIES, PLACES, USES
 from .layout import Item, question_maker

@@ -3,9 +3,10 @@ import pytest
 import torch
 
 import tasks
-from mechheads import MechheadsError, batches, load
+from mechheads import MechheadsError, load
 from mechheads.models import lexicon
-from mechheads.prompts import Pair, Prompts
+from mechheads.prompts import batches
+from mechheads.prompts.pairs import Pair, Prompts
 
 
 def made(model, *pairs, **options):

@@ -13,7 +13,7 @@ from mechheads import Model
 from mechheads.devices import find_dtype
 from mechheads.errors import MechheadsError
 from mechheads.methods import METHODS
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 
 FEW: dict[str, Any] = {"gating": {"updates": 3, "seeds": 1}}
 # bfloat16 is not among them: some CPUs claim instructions for it that they do not have.

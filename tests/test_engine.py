@@ -13,10 +13,10 @@ import torch
 from pairs import random_pairs
 
 from mechheads import gates, models
-from mechheads.batches import batches
 from mechheads.engine import Plain, Replace, all_apart, engine_for, measure
 from mechheads.fast import Fast, unknown_part
 from mechheads.metrics import METRICS, score
+from mechheads.prompts.batches import batches
 
 # Norms after attention, ALiBi, clipped or jointly normed queries: the plain engine's.
 UNKNOWN = {"bloom", "olmo-clipped", "olmo2", "olmo3", "olmoe", "gemma2", "gemma3"}

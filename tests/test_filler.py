@@ -18,7 +18,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import mechheads
 from mechheads import models
-from mechheads.batches import token_ids
 from mechheads.errors import MechheadsError
 from mechheads.filler.accuracy import Accuracies, Answers, ask, holm, mcnemar
 from mechheads.filler.conditions import ARM_C, ARM_PERCENTILE, FILLED, INSTRUCTION, PLACES
@@ -37,7 +36,8 @@ from mechheads.filler.weights import (
 )
 from mechheads.generation import answer
 from mechheads.prefix import prefix
-from mechheads.prompts import Question
+from mechheads.prompts.batches import token_ids
+from mechheads.prompts.pairs import Question
 from tasks import free
 
 TEXT = "Do it.\n\nQuestion: one two\nAnswer: 3\n\nQuestion: four five\nAnswer:"

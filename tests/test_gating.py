@@ -10,7 +10,6 @@ import torch
 from pairs import random_pairs
 
 from mechheads import models
-from mechheads.batches import token_ids
 from mechheads.effects import HeadEffects
 from mechheads.engine import Plain, Replace, Run, frozen
 from mechheads.errors import MechheadsError
@@ -31,7 +30,8 @@ from mechheads.gating.fitting import (
 from mechheads.gating.roles import LIMIT, ROLES, Agreement, agreement, unfinished
 from mechheads.patching import patch
 from mechheads.progress import bar
-from mechheads.prompts import Pair, Prompts
+from mechheads.prompts.batches import token_ids
+from mechheads.prompts.pairs import Pair, Prompts
 
 HELPS, HARMS = (0, 1), (1, 2)
 

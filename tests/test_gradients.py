@@ -7,13 +7,13 @@ import torch
 from pairs import random_pairs
 
 from mechheads import models
-from mechheads.batches import batches
 from mechheads.benchmark import random_prompts, tokenizer_of_words
 from mechheads.errors import MechheadsError
 from mechheads.gradients import attribution, ig
 from mechheads.methods import METHODS, score_heads
 from mechheads.metrics import METRICS, score
 from mechheads.patching import patch
+from mechheads.prompts.batches import batches
 from mechheads.screening import hybrid
 
 TINY = {"n_heads": 4, "d_model": 16, "d_head": 4, "d_vocab": 50, "n_ctx": 16}

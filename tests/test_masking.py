@@ -24,9 +24,9 @@ from mechheads.masking.matrix import Matrix, compare_orders, cross_mask
 from mechheads.masking.probe import features, fit_probe, probe_functions
 from mechheads.masking.report import broken, broken_section
 from mechheads.masking.selection import elbow, overlap, random_heads, read_sizes
-from mechheads.masking.splits import split_questions, split_sets
 from mechheads.methods import METHODS
-from mechheads.prompts import Question, Questions
+from mechheads.prompts.pairs import Question, Questions
+from mechheads.prompts.question_splits import split_questions, split_sets
 from tasks import free
 
 

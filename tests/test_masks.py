@@ -5,11 +5,11 @@ import torch
 from pairs import random_pairs
 
 from mechheads import masks, models
-from mechheads.batches import batches
 from mechheads.errors import MechheadsError
 from mechheads.fast import Fast
 from mechheads.masks import measure_masks, nested
 from mechheads.metrics import METRICS, score
+from mechheads.prompts.batches import batches
 
 
 @torch.inference_mode()

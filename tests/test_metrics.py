@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import tasks
-from mechheads import METRICS, MechheadsError, batches, evaluate, metrics
+from mechheads import METRICS, MechheadsError, evaluate, metrics
 from mechheads.models import lexicon
-from mechheads.prompts import Pair, Prompts
+from mechheads.prompts import batches
+from mechheads.prompts.pairs import Pair, Prompts
 
 
 def brute_force(model, prompt, answers, wrong):

@@ -7,11 +7,11 @@ from transformer_lens import patching as lens
 
 import tasks
 from mechheads import models
-from mechheads.batches import batches
 from mechheads.errors import MechheadsError
 from mechheads.fast import Fast
 from mechheads.metrics import METRICS, score
 from mechheads.patching import patch, patch_positions
+from mechheads.prompts.batches import batches
 
 PARTS = {
     "corrupt": lens.get_act_patch_attn_head_out_all_pos,

@@ -5,10 +5,10 @@ import torch
 from pairs import random_pairs
 
 from mechheads import models
-from mechheads.batches import batches
 from mechheads.errors import MechheadsError
 from mechheads.metrics import METRICS, score
 from mechheads.paths import edge_attribution, path
+from mechheads.prompts.batches import batches
 from mechheads.writes import direct
 
 

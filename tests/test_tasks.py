@@ -10,7 +10,7 @@ import tasks
 from mechheads import MechheadsError
 from mechheads.models import lexicon
 from mechheads.originals import tokenizer_lexicon
-from mechheads.prompts import choices, words_as_tokens
+from mechheads.prompts.pairs import choices, words_as_tokens
 from tasks import docstring, ioi, words
 
 PLAIN = words_as_tokens()

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mechheads.batches import token_ids
 from mechheads.errors import MechheadsError
 from mechheads.models import Model
-from mechheads.prompts import Question
+from mechheads.prompts.batches import token_ids
+from mechheads.prompts.pairs import Question
 
 # What a run begins with and what stands after it; the second where the first does not fit.
 GAPS: Mapping[str, tuple[tuple[str, str], ...]] = {

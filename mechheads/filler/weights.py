@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechheads.batches import token_texts
 from mechheads.errors import MechheadsError
 from mechheads.models import Model, with_patterns
-from mechheads.prompts import LEAST
+from mechheads.prompts.batches import token_texts
+from mechheads.prompts.pairs import LEAST
 from mechheads.runs.serialization import Result
 from mechheads.statistics import bootstrap
 

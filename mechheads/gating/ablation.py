@@ -18,7 +18,7 @@ from torch import Tensor
 from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks
 from mechheads.models import Model
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 from mechheads.runs.serialization import Result
 from mechheads.statistics import ends
 

@@ -14,7 +14,7 @@ from mechheads.evaluation import evaluate
 from mechheads.masks import measure_masks
 from mechheads.models import Model
 from mechheads.patching import patch
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 
 from .ablation import Ablation, ablate, grid
 from .fitting import Recipe, fit_gates

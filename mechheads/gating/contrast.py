@@ -20,7 +20,7 @@ from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks
 from mechheads.models import Model
 from mechheads.progress import bar, say
-from mechheads.prompts import LEAST, Pair, Prompts
+from mechheads.prompts.pairs import LEAST, Pair, Prompts
 from mechheads.runs.serialization import Result
 
 from .fitting import Gates, Recipe, descend, first_logits, make_course

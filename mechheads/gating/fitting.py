@@ -29,12 +29,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads import metrics
-from mechheads.batches import Batch, minibatches
 from mechheads.engine import Engine, Replace, Run, budget_for, engine_for, frozen, measure_in_full
 from mechheads.errors import MechheadsError
 from mechheads.models import Model, embed
 from mechheads.progress import bar, say
-from mechheads.prompts import Prompts
+from mechheads.prompts.batches import Batch, minibatches
+from mechheads.prompts.pairs import Prompts
 
 from .roles import Gating, tenth_of, unfinished
 

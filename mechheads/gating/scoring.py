@@ -5,7 +5,7 @@ import torch
 from mechheads.effects import HeadEffects
 from mechheads.evaluation import evaluate
 from mechheads.models import Model
-from mechheads.prompts import Prompts
+from mechheads.prompts.pairs import Prompts
 
 from .fitting import Recipe, fit_gates
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.models import Model
-from mechheads.prompts import Questions
+from mechheads.prompts.pairs import Questions
 from mechheads.runs.serialization import Result
 from mechheads.statistics import ends, resample
 

@@ -21,16 +21,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from mechheads.batches import token_ids
 from mechheads.engine import Plain, unchanged
 from mechheads.errors import MechheadsError
 from mechheads.generation import answer
 from mechheads.models import Model, unembed
 from mechheads.progress import bar
-from mechheads.prompts import Questions
+from mechheads.prompts.batches import token_ids
+from mechheads.prompts.pairs import Questions
+from mechheads.prompts.question_splits import split_sets
 
 from .selection import Head, elbow
-from .splits import split_sets
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mechheads.heads import name_of
 from mechheads.pages import Section
+from mechheads.prompts.question_splits import Parts
 from mechheads.reports import write_reports
 from mechheads.runs.files import write_text
 from mechheads.runs.folder import Record, write_table
@@ -14,7 +15,6 @@ from mechheads.statistics import wilson
 from .experiment import Masking, Panel
 from .matrix import Matrix, compare_orders
 from .probe import Probing
-from .splits import Parts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts import read, read_list
+from mechheads.prompts.pairs import read, read_list
 
 # What a verb calls the four axes of a grid. compare takes two models and all tasks in one cell.
 AXES: dict[str, Mapping[str, str]] = {

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from mechheads.models import Model
-from mechheads.prompts import Pair, Prompts
+
+from .pairs import Pair, Prompts
 
 SMALL = 256  # tokens; a batch of fewer is not worth a pass of its own
 

@@ -1,9 +1,10 @@
 """Which prompts fit gates and which test them."""
 
-from mechheads.batches import batches
 from mechheads.errors import MechheadsError
 from mechheads.models import Model
-from mechheads.prompts import LEAST, Prompts
+
+from .batches import batches
+from .pairs import LEAST, Prompts
 
 USUAL, USUAL_TEST = 96, 32  # prompts that gates are fitted to, and that test them
 

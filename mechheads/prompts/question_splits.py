@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mechheads.batches import token_ids
 from mechheads.errors import MechheadsError
 from mechheads.models import Model
-from mechheads.prompts import LEAST, Question, Questions
+
+from .batches import token_ids
+from .pairs import LEAST, Question, Questions
 
 
 @dataclass(frozen=True)
