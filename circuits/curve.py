@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads import metrics
 from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks, nested
+from mechheads.metrics import token as metrics
 from mechheads.models import Model
 from mechheads.prompts.pairs import Prompts
 from mechheads.runs.serialization import Result

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads import metrics
 from mechheads.edges import Edges, count_edges
 from mechheads.effects import HeadEffects
 from mechheads.errors import MechheadsError, unknown
 from mechheads.evaluation import Evaluation, evaluate
 from mechheads.kinds import HeadTypes, head_types
 from mechheads.methods import find, score_heads
+from mechheads.metrics import token as metrics
 from mechheads.models import Model
 from mechheads.paths import EdgeEffects, edge_attribution
 from mechheads.patterns import attend_heads

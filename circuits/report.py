@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.metrics import METRICS
+from mechheads.metrics.token import METRICS
 from mechheads.pages import Section
 from mechheads.reports import write_reports
 from mechheads.runs.files import write_text

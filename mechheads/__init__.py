@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mechheads.kinds import head_types as head_types
     from mechheads.methods import METHODS as METHODS
     from mechheads.methods import score_heads as score_heads
-    from mechheads.metrics import METRICS as METRICS
+    from mechheads.metrics.token import METRICS as METRICS
     from mechheads.models import Model as Model
     from mechheads.models import lexicon as lexicon
     from mechheads.models import load as load

@@ -20,7 +20,7 @@ from mechheads.gating import Recipe, fit_gates
 from mechheads.generation import answer
 from mechheads.gradients import attribution
 from mechheads.masks import measure_masks, nested
-from mechheads.metrics import METRICS, score
+from mechheads.metrics.token import METRICS, score
 from mechheads.models import Model, head_loop, random_model
 from mechheads.patching import patch
 from mechheads.progress import say

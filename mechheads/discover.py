@@ -87,7 +87,7 @@ def discover(
     settings = runs.settings_of(locals())
     method_options, task_options = check(task, method, n, test, split, options)
     if metric is not None:
-        from mechheads import metrics
+        from mechheads.metrics import token as metrics
 
         metrics.find(metric)
     source = sources.find(model, revision, quiet=quiet)

@@ -11,7 +11,7 @@ from rich.text import Text
 from mechheads.benchmark import Timing
 from mechheads.edges import Edges
 from mechheads.evaluation import Evaluation
-from mechheads.metrics import METRICS
+from mechheads.metrics.token import METRICS
 from mechheads.models import Model
 from mechheads.prompts.batches import token_ids, token_texts
 from mechheads.prompts.pairs import Prompts

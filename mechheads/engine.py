@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.metrics import Metric, answer_tokens, score, score_answers
+from mechheads.metrics.token import Metric, answer_tokens, score, score_answers
 from mechheads.models import Model, attention_inside, rerun, unembed
 from mechheads.prompts.batches import Batch
 

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads import metrics
-from mechheads.metrics import METRICS, score
+from mechheads.metrics import token as metrics
+from mechheads.metrics.token import METRICS, score
 from mechheads.models import Model, logits_at_end
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mechheads.effects import HeadEffects
-from mechheads.metrics import METRICS
+from mechheads.metrics.token import METRICS
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

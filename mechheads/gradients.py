@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads import metrics
 from mechheads.effects import HeadEffects
 from mechheads.engine import (
     Edit,
@@ -32,7 +31,8 @@ from mechheads.engine import (
     unchanged,
 )
 from mechheads.errors import MechheadsError, unknown
-from mechheads.metrics import Metric
+from mechheads.metrics import token as metrics
+from mechheads.metrics.token import Metric
 from mechheads.models import Model, embed
 from mechheads.patching import DIRECTIONS
 from mechheads.progress import bar

@@ -95,9 +95,10 @@ def mask(
     source = sources.find(model, quiet=quiet)
     folder = runs.folder_for(out, ["mask", model, method], settings)
     say(f"Loading {model} ...", quiet)
-    from mechheads.masking import gather, mask_heads, quality
+    from mechheads.masking import gather, mask_heads
     from mechheads.masking.matrix import cross_mask
     from mechheads.masking.report import write_masking
+    from mechheads.metrics import text as quality
     from mechheads.models import load
     from mechheads.provenance import provenance
     from mechheads.reports import REPORT

@@ -20,12 +20,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads import metrics
 from mechheads.effects import HeadEffects, PositionEffects
 from mechheads.engine import Engine, Replace, Run, budget_for, engine_for, measure, unchanged
 from mechheads.errors import MechheadsError, unknown
 from mechheads.heads import check_heads
-from mechheads.metrics import Metric
+from mechheads.metrics import token as metrics
+from mechheads.metrics.token import Metric
 from mechheads.models import Model, attention_parts
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches

@@ -19,11 +19,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads import heads as heads_by_name
-from mechheads import metrics, statistics
+from mechheads import statistics
 from mechheads.effects import HeadEffects, tidy
 from mechheads.engine import Engine, Put, budget_for, engine_for, measure, unchanged
 from mechheads.errors import MechheadsError, unknown
-from mechheads.metrics import Metric
+from mechheads.metrics import token as metrics
+from mechheads.metrics.token import Metric
 from mechheads.models import Model, attention_parts, inputs_of_heads
 from mechheads.patching import Sides, both_sides, check, untouched_ends
 from mechheads.progress import bar

@@ -61,10 +61,10 @@ def show(
         raise MechheadsError(f"--test takes 1 or more prompts, got {count}.")
     sources.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
-    from mechheads import metrics
     from mechheads.display import print_evaluation, print_evaluations, print_prompts
     from mechheads.edges import count_edges
     from mechheads.evaluation import evaluate
+    from mechheads.metrics import token as metrics
     from mechheads.models import is_gated, lexicon, load
 
     if metric:

@@ -22,7 +22,6 @@ from mechheads.errors import MechheadsError
 from mechheads.filler.accuracy import Accuracies, Answers, ask, holm, mcnemar
 from mechheads.filler.conditions import ARM_C, ARM_PERCENTILE, FILLED, INSTRUCTION, PLACES
 from mechheads.filler.insertion import Inserted, insert, make, place_in, shared_places, spaces
-from mechheads.filler.maths import is_right, read_answer, same_value
 from mechheads.filler.mechanism import late_weights, mechanism_of
 from mechheads.filler.redistribution import arm, redistribute
 from mechheads.filler.weights import (
@@ -35,6 +34,7 @@ from mechheads.filler.weights import (
     total_change,
 )
 from mechheads.generation import answer
+from mechheads.metrics.values import is_right, read_answer, same_value
 from mechheads.prefix import prefix
 from mechheads.prompts.batches import token_ids
 from mechheads.prompts.pairs import Question

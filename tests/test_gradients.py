@@ -11,7 +11,7 @@ from mechheads.benchmark import random_prompts, tokenizer_of_words
 from mechheads.errors import MechheadsError
 from mechheads.gradients import attribution, ig
 from mechheads.methods import METHODS, score_heads
-from mechheads.metrics import METRICS, score
+from mechheads.metrics.token import METRICS, score
 from mechheads.patching import patch
 from mechheads.prompts.batches import batches
 from mechheads.screening import hybrid

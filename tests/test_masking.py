@@ -18,13 +18,14 @@ import mechheads
 from mechheads import models
 from mechheads.errors import MechheadsError
 from mechheads.mask import make_questions, mask
-from mechheads.masking import Masking, mask_heads, quality
+from mechheads.masking import Masking, mask_heads
 from mechheads.masking.experiment import Condition, Fall, Panel
 from mechheads.masking.matrix import Matrix, compare_orders, cross_mask
 from mechheads.masking.probe import features, fit_probe, probe_functions
 from mechheads.masking.report import broken, broken_section
 from mechheads.masking.selection import elbow, overlap, random_heads, read_sizes
 from mechheads.methods import METHODS
+from mechheads.metrics import text as quality
 from mechheads.prompts.pairs import Question, Questions
 from mechheads.prompts.question_splits import split_questions, split_sets
 from tasks import free

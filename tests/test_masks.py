@@ -8,7 +8,7 @@ from mechheads import masks, models
 from mechheads.errors import MechheadsError
 from mechheads.fast import Fast
 from mechheads.masks import measure_masks, nested
-from mechheads.metrics import METRICS, score
+from mechheads.metrics.token import METRICS, score
 from mechheads.prompts.batches import batches
 
 

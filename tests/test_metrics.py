@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import tasks
-from mechheads import METRICS, MechheadsError, evaluate, metrics
+from mechheads import METRICS, MechheadsError, evaluate
+from mechheads.metrics import token as metrics
 from mechheads.models import lexicon
 from mechheads.prompts import batches
 from mechheads.prompts.pairs import Pair, Prompts

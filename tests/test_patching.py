@@ -9,7 +9,7 @@ import tasks
 from mechheads import models
 from mechheads.errors import MechheadsError
 from mechheads.fast import Fast
-from mechheads.metrics import METRICS, score
+from mechheads.metrics.token import METRICS, score
 from mechheads.patching import patch, patch_positions
 from mechheads.prompts.batches import batches
 

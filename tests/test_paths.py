@@ -6,7 +6,7 @@ from pairs import random_pairs
 
 from mechheads import models
 from mechheads.errors import MechheadsError
-from mechheads.metrics import METRICS, score
+from mechheads.metrics.token import METRICS, score
 from mechheads.paths import edge_attribution, path
 from mechheads.prompts.batches import batches
 from mechheads.writes import direct

@@ -11,13 +11,13 @@ from scipy import stats
 from torch import Tensor
 
 from mechheads.generation import answer
+from mechheads.metrics.values import is_right
 from mechheads.models import Model
 from mechheads.prompts.pairs import Question
 from mechheads.runs.serialization import Result
 from mechheads.statistics import wilson
 
 from .insertion import Inserted
-from .maths import is_right
 from .redistribution import arm
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads import metrics
 from mechheads.engine import Engine, Replace, Run, budget_for, engine_for, frozen, measure_in_full
 from mechheads.errors import MechheadsError
+from mechheads.metrics import token as metrics
 from mechheads.models import Model, embed
 from mechheads.progress import bar, say
 from mechheads.prompts.batches import Batch, minibatches

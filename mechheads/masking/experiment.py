@@ -11,12 +11,12 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from mechheads.generation import answer
+from mechheads.metrics.text import Quality, exact
 from mechheads.models import Model
 from mechheads.prompts.pairs import Questions
 from mechheads.runs.serialization import Result
 from mechheads.statistics import bootstrap
 
-from .quality import Quality, exact
 from .selection import Head, check_sizes, overlap, random_heads
 
 if TYPE_CHECKING:

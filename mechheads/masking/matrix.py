@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.metrics.text import Quality
 from mechheads.models import Model
 from mechheads.prompts.pairs import Questions
 from mechheads.runs.serialization import Result
 from mechheads.statistics import ends, resample
 
 from .experiment import Condition, answer_conditions, interval, random_conditions
-from .quality import Quality
 from .selection import Head, random_heads
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import re
 import threading
 from typing import Any
 
-from mechheads.masking.quality import normalised
+from .text import normalised
 
 NUMBER = re.compile(r"(?<![\w.)])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?")
 WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mbox)\{([^{}]*)\}")
