@@ -23,7 +23,7 @@ from mechheads.evaluation import Evaluation, evaluate
 from mechheads.kinds import HeadTypes, head_types
 from mechheads.methods import find, score_heads
 from mechheads.metrics import token as metrics
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.paths import EdgeEffects, edge_attribution
 from mechheads.patterns import attend_heads
 from mechheads.prompts.pairs import Prompts, check_prompts

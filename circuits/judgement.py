@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.masks import keep_only, measure_masks
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.prompts.pairs import Prompts
 from mechheads.statistics import ends, resample
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from mechheads.masks import keep_only, measure_masks, nested
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.progress import bar
 from mechheads.prompts.pairs import Prompts
 

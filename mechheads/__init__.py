@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from mechheads.methods import METHODS as METHODS
     from mechheads.methods import score_heads as score_heads
     from mechheads.metrics.token import METRICS as METRICS
-    from mechheads.models import Model as Model
-    from mechheads.models import lexicon as lexicon
-    from mechheads.models import load as load
+    from mechheads.models.load import Model as Model
+    from mechheads.models.load import lexicon as lexicon
+    from mechheads.models.load import load as load
     from mechheads.patching import patch_positions as patch_positions
     from mechheads.paths import EdgeEffects as EdgeEffects
     from mechheads.paths import edge_attribution as edge_attribution

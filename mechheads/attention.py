@@ -25,8 +25,8 @@ def attention(
     from pathlib import Path
 
     import tasks
-    from mechheads import sources
     from mechheads.errors import MechheadsError
+    from mechheads.models import locate as sources
     from mechheads.progress import say
     from mechheads.runs.files import prepare
 
@@ -41,7 +41,7 @@ def attention(
         tasks.check(task, 1, "test", {})
     prepare(file.parent)
     say(f"Loading {', '.join(names)} ...", quiet)
-    from mechheads.models import lexicon, load
+    from mechheads.models.load import lexicon, load
     from mechheads.pages import Section, write_page
     from mechheads.patterns import attend, draw_heads, draw_sums
 

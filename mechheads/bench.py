@@ -32,8 +32,8 @@ def bench(
         quiet: no notices
     """
     from mechheads.errors import MechheadsError, unknown
+    from mechheads.models.untrained import SHAPES
     from mechheads.prompts.pairs import read_list
-    from mechheads.shapes import SHAPES
 
     # What can be wrong is looked at before torch is imported.
     names = read_list(shape, str, "--shape")

@@ -21,13 +21,13 @@ from mechheads.generation import answer
 from mechheads.gradients import attribution
 from mechheads.masks import measure_masks, nested
 from mechheads.metrics.token import METRICS, score
-from mechheads.models import Model, head_loop, random_model
+from mechheads.models.load import Model, head_loop, random_model
+from mechheads.models.threads import with_threads
+from mechheads.models.untrained import SHAPES
 from mechheads.patching import patch
 from mechheads.progress import say
 from mechheads.prompts.batches import batches
 from mechheads.prompts.pairs import Pair, Prompts
-from mechheads.shapes import SHAPES
-from mechheads.threads import with_threads
 
 # Shapes whose gates are fitted ten times in seconds.
 GATED = ("mini",)

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechheads import sources
 from mechheads.cli import run
 from mechheads.discover import check, make_prompts
 from mechheads.errors import MechheadsError
+from mechheads.models import locate as sources
 from mechheads.progress import say
 from mechheads.prompts.pairs import read_list
 from mechheads.runs import folder as runs
@@ -129,8 +129,8 @@ def _run(
 ) -> "tuple[list[Discovery], Mapping[str, Any]]":
     """Every task on a model, and where the numbers come from."""
     from circuits.discovery import discover
-    from mechheads.models import load
-    from mechheads.provenance import provenance
+    from mechheads.models.load import load
+    from mechheads.models.provenance import provenance
 
     wanted = ("method", "threshold", "signed", "replacement", "draws", "seed", "budget")
     given = {key: settings[key] for key in wanted}

@@ -4,17 +4,18 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechheads import methods, show, sources
+from mechheads import methods, show
 from mechheads.cli import importing, run
 from mechheads.errors import MechheadsError
 from mechheads.methods import METHODS
+from mechheads.models import locate as sources
 from mechheads.progress import say
 from mechheads.prompts.pairs import LEAST, check_prompts
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
-    from mechheads.models import Model
+    from mechheads.models.load import Model
     from mechheads.prompts.pairs import Prompts
 
 USUAL = 32  # prompts that rank, and as many that judge
@@ -98,8 +99,8 @@ def discover(
         from circuits.curve import check_draws
         from circuits.report import write_discovery
         from circuits.search import check_search
-        from mechheads.models import load
-        from mechheads.provenance import provenance
+        from mechheads.models.load import load
+        from mechheads.models.provenance import provenance
         from mechheads.reports import REPORT
 
     check_search(search, threshold)
@@ -173,7 +174,7 @@ def make_prompts(
 ) -> "tuple[Prompts, Prompts]":
     """Prompts that rank and prompts that judge: no pair is in both."""
     import tasks
-    from mechheads.models import lexicon
+    from mechheads.models.load import lexicon
 
     half = tasks.default_count(task, 2 * USUAL) // 2
     if half < LEAST and (n is None or test is None):
@@ -199,7 +200,7 @@ def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> methods.Given
     """
     from inspect import signature
 
-    from mechheads.models import load
+    from mechheads.models.load import load
     from mechheads.patching import patch
 
     parameters = signature(discover).parameters

@@ -12,7 +12,7 @@ from mechheads.benchmark import Timing
 from mechheads.edges import Edges
 from mechheads.evaluation import Evaluation
 from mechheads.metrics.token import METRICS
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.prompts.batches import token_ids, token_texts
 from mechheads.prompts.pairs import Prompts
 

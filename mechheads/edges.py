@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models import Model, with_patterns
+from mechheads.models.load import Model, with_patterns
 from mechheads.progress import bar
 from mechheads.prompts.batches import token_ids
 from mechheads.prompts.pairs import Prompts

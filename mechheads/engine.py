@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import Metric, answer_tokens, score, score_answers
-from mechheads.models import Model, attention_inside, rerun, unembed
+from mechheads.models.load import Model, attention_inside, rerun, unembed
 from mechheads.prompts.batches import Batch
 
 Z = Float[Tensor, "variant row pos head d_head"]

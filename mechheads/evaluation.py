@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechheads.metrics import token as metrics
 from mechheads.metrics.token import METRICS, score
-from mechheads.models import Model, logits_at_end
+from mechheads.models.load import Model, logits_at_end
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
 from mechheads.prompts.pairs import Prompts

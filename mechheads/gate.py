@@ -6,9 +6,9 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads import sources
 from mechheads.cli import run
 from mechheads.errors import MechheadsError
+from mechheads.models import locate as sources
 from mechheads.progress import say
 from mechheads.prompts.pairs import LEAST, check_prompts, read_list
 from mechheads.runs import folder as runs
@@ -16,7 +16,7 @@ from mechheads.runs import folder as runs
 if TYPE_CHECKING:
     from mechheads.gating import Recipe
     from mechheads.gating.contrast import Side
-    from mechheads.models import Model
+    from mechheads.models.load import Model
     from mechheads.prompts.pairs import Prompts
     from tasks.contrasts import Format, Plan
 
@@ -168,7 +168,7 @@ def make_prompts(
 ) -> "tuple[Prompts, Prompts]":
     """Prompts that fit and prompts that test: no group is in both."""
     import tasks
-    from mechheads.models import lexicon
+    from mechheads.models.load import lexicon
     from mechheads.prompts.gate_splits import split_prompts, wanted
 
     n, test = settings["n"], settings["test"]
@@ -211,8 +211,8 @@ def _cells(
     from circuits.gated import gated_circuits, save_circuits
     from mechheads.gating.cells import measure_cell
     from mechheads.gating.report import write_gating
-    from mechheads.models import load
-    from mechheads.provenance import provenance
+    from mechheads.models.load import load
+    from mechheads.models.provenance import provenance
 
     start = time.monotonic()
     cells, origins, timings = [], {}, {}
@@ -267,8 +267,8 @@ def _contrast(
     from circuits.gated import contrast_circuits, save_circuits
     from mechheads.gating.contrast import run_contrasts
     from mechheads.gating.report import write_contrast
-    from mechheads.models import load
-    from mechheads.provenance import provenance
+    from mechheads.models.load import load
+    from mechheads.models.provenance import provenance
 
     start = time.monotonic()
     loaded = load(name, quiet=quiet, **{key: settings[key] for key in sources.PLACE})

@@ -18,7 +18,7 @@ from torch import Tensor
 from mechheads.engine import Engine, Plain, Replace, budget_for, engine_for
 from mechheads.errors import MechheadsError
 from mechheads.fast import Cache, Fast
-from mechheads.models import Model, embed, unembed
+from mechheads.models.load import Model, embed, unembed
 from mechheads.progress import bar
 from mechheads.prompts.batches import token_ids
 

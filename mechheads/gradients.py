@@ -33,7 +33,7 @@ from mechheads.engine import (
 from mechheads.errors import MechheadsError, unknown
 from mechheads.metrics import token as metrics
 from mechheads.metrics.token import Metric
-from mechheads.models import Model, embed
+from mechheads.models.load import Model, embed
 from mechheads.patching import DIRECTIONS
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models import Model, with_patterns
+from mechheads.models.load import Model, with_patterns
 
 if TYPE_CHECKING:
     import pandas as pd

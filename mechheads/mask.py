@@ -4,10 +4,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechheads import methods, sources
+from mechheads import methods
 from mechheads.cli import flag_of, run
 from mechheads.discover import notes
 from mechheads.errors import MechheadsError, unknown
+from mechheads.models import locate as sources
 from mechheads.progress import say
 from mechheads.prompts.pairs import check_prompts, read_list
 from mechheads.runs import folder as runs
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from mechheads.masking.experiment import Masking
     from mechheads.masking.matrix import Matrix
     from mechheads.masking.probe import Probing
-    from mechheads.models import Model
+    from mechheads.models.load import Model
     from mechheads.prompts.pairs import Questions
     from mechheads.prompts.question_splits import Parts
 
@@ -99,8 +100,8 @@ def mask(
     from mechheads.masking.matrix import cross_mask
     from mechheads.masking.report import write_masking
     from mechheads.metrics import text as quality
-    from mechheads.models import load
-    from mechheads.provenance import provenance
+    from mechheads.models.load import load
+    from mechheads.models.provenance import provenance
     from mechheads.reports import REPORT
 
     qualities = [quality.find(name, comet_command) for name in listed]
@@ -238,7 +239,7 @@ def make_questions(
 ) -> "Parts":
     """Questions that rank the heads, and others to answer, by function."""
     import tasks
-    from mechheads.models import lexicon
+    from mechheads.models.load import lexicon
     from mechheads.prompts.question_splits import split_questions
     from tasks import free
 

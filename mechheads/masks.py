@@ -10,7 +10,7 @@ from mechheads.engine import Replace, budget_for, engine_for, measure
 from mechheads.errors import MechheadsError
 from mechheads.heads import check_heads
 from mechheads.metrics import token as metrics
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.patching import both_sides, check
 from mechheads.progress import bar
 from mechheads.prompts.pairs import Prompts

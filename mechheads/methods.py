@@ -16,7 +16,7 @@ from mechheads.prompts.pairs import Prompts, read
 
 if TYPE_CHECKING:
     from mechheads.effects import HeadEffects
-    from mechheads.models import Model
+    from mechheads.models.load import Model
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from mechheads.errors import MechheadsError, unknown
 from mechheads.heads import check_heads
 from mechheads.metrics import token as metrics
 from mechheads.metrics.token import Metric
-from mechheads.models import Model, attention_parts
+from mechheads.models.load import Model, attention_parts
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
 from mechheads.prompts.pairs import Prompts

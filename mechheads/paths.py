@@ -25,7 +25,7 @@ from mechheads.engine import Engine, Put, budget_for, engine_for, measure, uncha
 from mechheads.errors import MechheadsError, unknown
 from mechheads.metrics import token as metrics
 from mechheads.metrics.token import Metric
-from mechheads.models import Model, attention_parts, inputs_of_heads
+from mechheads.models.load import Model, attention_parts, inputs_of_heads
 from mechheads.patching import Sides, both_sides, check, untouched_ends
 from mechheads.progress import bar
 from mechheads.prompts.pairs import Prompts

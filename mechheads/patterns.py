@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from mechheads.figures import escaped, label
-from mechheads.models import Model, with_patterns
+from mechheads.models.load import Model, with_patterns
 from mechheads.prompts.batches import token_ids, token_texts
 
 if TYPE_CHECKING:

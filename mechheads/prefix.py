@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mechheads import sources
 from mechheads.cli import run
 from mechheads.errors import MechheadsError
 from mechheads.filler.conditions import (
@@ -17,12 +16,13 @@ from mechheads.filler.conditions import (
     read_sweeps,
 )
 from mechheads.heads import parse
+from mechheads.models import locate as sources
 from mechheads.progress import say
 from mechheads.prompts.pairs import check_prompts, read_list
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
-    from mechheads.models import Model
+    from mechheads.models.load import Model
     from mechheads.prompts.pairs import Questions
 
 
@@ -92,8 +92,8 @@ def prefix(
     say(f"Loading {', '.join(names)} ...", quiet)
     from mechheads.filler.experiment import experiment
     from mechheads.filler.report import headline, in_words, write_filler
-    from mechheads.models import load
-    from mechheads.provenance import provenance
+    from mechheads.models.load import load
+    from mechheads.models.provenance import provenance
     from mechheads.reports import REPORT
 
     start, origins = time.monotonic(), {}
@@ -202,7 +202,7 @@ def make_questions(
     model: "Model", task: str, n: int, seed: int, split: str, options: Mapping[str, str]
 ) -> "Questions":
     """The questions of all functions in a task or file, together."""
-    from mechheads.models import lexicon
+    from mechheads.models.load import lexicon
     from mechheads.prompts.pairs import Questions
     from tasks import free
 

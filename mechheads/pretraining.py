@@ -27,8 +27,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from mechheads import checkpoints, teams
 from mechheads.errors import MechheadsError
+from mechheads.models.huggingface import save_original
 from mechheads.muon import Muon
-from mechheads.originals import save_original
 from mechheads.progress import bar
 from mechheads.prompts.pairs import Pair
 from mechheads.rows import Lessons, Rows, rows, thinned

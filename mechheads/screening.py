@@ -12,7 +12,7 @@ from scipy import stats
 from mechheads.effects import HeadEffects
 from mechheads.errors import MechheadsError
 from mechheads.gradients import attribution
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.patching import patch
 from mechheads.prompts.pairs import Prompts
 

@@ -46,8 +46,8 @@ def show(
         options: the task's own options
     """
     import tasks
-    from mechheads import sources
     from mechheads.errors import MechheadsError
+    from mechheads.models import locate as sources
     from mechheads.progress import say
 
     # What can be wrong is looked at before torch is imported.
@@ -65,7 +65,7 @@ def show(
     from mechheads.edges import count_edges
     from mechheads.evaluation import evaluate
     from mechheads.metrics import token as metrics
-    from mechheads.models import is_gated, lexicon, load
+    from mechheads.models.load import is_gated, lexicon, load
 
     if metric:
         metrics.find(metric)

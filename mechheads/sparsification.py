@@ -31,10 +31,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from mechheads import checkpoints, gates, sources
+from mechheads import checkpoints
 from mechheads.errors import MechheadsError
+from mechheads.models import edge_gates as gates
+from mechheads.models import locate as sources
+from mechheads.models.huggingface import Original, quiet_libraries, read_original, save_original
 from mechheads.muon import Muon
-from mechheads.originals import Original, quiet_libraries, read_original, save_original
 from mechheads.progress import bar
 from mechheads.rows import Course, Rows, thinned
 from mechheads.runs.files import append_row, prepare

@@ -55,8 +55,8 @@ def sparsify(
     """
     from pathlib import Path
 
-    from mechheads import sources
     from mechheads.errors import MechheadsError
+    from mechheads.models import locate as sources
     from mechheads.progress import say
     from mechheads.runs.files import prepare
 
@@ -76,8 +76,8 @@ def sparsify(
 
     from mechheads import sparsification
     from mechheads.curves import write_curves
-    from mechheads.models import load_original
-    from mechheads.originals import tokenizer_lexicon
+    from mechheads.models.huggingface import tokenizer_lexicon
+    from mechheads.models.load import load_original
     from mechheads.rows import task_course, text_course
     from tasks.curriculum import held_out_pairs, shares
 

@@ -43,7 +43,7 @@ def train_mini(
     from pathlib import Path
 
     from mechheads.curves import accuracy_panels, write_curves
-    from mechheads.originals import tokenizer_lexicon
+    from mechheads.models.huggingface import tokenizer_lexicon
     from mechheads.pretraining import Recipe, build_tokenizer, train
     from tasks.curriculum import held_out_pairs, texts
 
@@ -67,7 +67,7 @@ def train_mini(
 
 def course(seed: int, worker: int, workers: int) -> "Lessons":
     """What one of the workers trains on."""
-    from mechheads.originals import tokenizer_lexicon
+    from mechheads.models.huggingface import tokenizer_lexicon
     from mechheads.pretraining import Recipe, build_tokenizer
     from mechheads.rows import task_lessons
     from tasks.curriculum import COUNTS, echoed_words, shares, texts

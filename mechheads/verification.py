@@ -16,12 +16,12 @@ import pandas as pd
 
 from mechheads.cli import VERBS
 from mechheads.errors import MechheadsError
-from mechheads.kept import keeping_models
+from mechheads.models.cache import keeping_models
+from mechheads.models.threads import with_threads
 from mechheads.progress import bar
 from mechheads.prompts.pairs import read
 from mechheads.runs.folder import ASIDE, Record, read_run
 from mechheads.sweeping.cells import describe, runs_in
-from mechheads.threads import with_threads
 
 # A headline's number smaller than this is compared as if it were so large: float32's last digits.
 NOTHING = 1e-3

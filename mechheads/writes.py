@@ -15,7 +15,7 @@ from mechheads.effects import HeadEffects
 from mechheads.engine import budget_for, engine_for, measure, unchanged
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS
-from mechheads.models import Model, norm_after_heads
+from mechheads.models.load import Model, norm_after_heads
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
 from mechheads.prompts.pairs import Prompts

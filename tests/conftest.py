@@ -5,7 +5,8 @@ import checkpoints
 import pytest
 import torch
 
-from mechheads import fetching, models
+from mechheads.models import download as fetching
+from mechheads.models import load as models
 
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import tasks.words as words
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.prompts.pairs import Pair, Prompts
 
 

@@ -4,7 +4,7 @@ import torch
 
 import tasks
 from mechheads import MechheadsError, load
-from mechheads.models import lexicon
+from mechheads.models.load import lexicon
 from mechheads.prompts import batches
 from mechheads.prompts.pairs import Pair, Prompts
 

@@ -120,7 +120,7 @@ def sparse(checkpoint, tmp_path):
 
     import torch
 
-    from mechheads import gates
+    from mechheads.models import edge_gates as gates
 
     copytree(checkpoint("gpt2"), tmp_path / "sparse")
     gates.write(tmp_path / "sparse", torch.zeros(2, 4), {})

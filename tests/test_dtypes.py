@@ -10,9 +10,9 @@ import mechheads
 import tasks
 from circuits.discovery import discover
 from mechheads import Model
-from mechheads.devices import find_dtype
 from mechheads.errors import MechheadsError
 from mechheads.methods import METHODS
+from mechheads.models.devices import find_dtype
 from mechheads.prompts.pairs import Prompts
 
 FEW: dict[str, Any] = {"gating": {"updates": 3, "seeds": 1}}

@@ -5,10 +5,10 @@ import json
 import pytest
 
 import tasks
-from mechheads import sources
 from mechheads.edges import count_edges
 from mechheads.evaluation import evaluate
-from mechheads.models import is_gated, lexicon, load
+from mechheads.models import locate as sources
+from mechheads.models.load import is_gated, lexicon, load
 
 PAIR = ("mini", "mini-sparse")
 # Accuracy against all tokens: what the cards say, less what 64 prompts may miss by luck.

@@ -12,10 +12,11 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads import gates, models
 from mechheads.engine import Plain, Replace, all_apart, engine_for, measure
 from mechheads.fast import Fast, unknown_part
 from mechheads.metrics.token import METRICS, score
+from mechheads.models import edge_gates as gates
+from mechheads.models import load as models
 from mechheads.prompts.batches import batches
 
 # Norms after attention, ALiBi, clipped or jointly normed queries: the plain engine's.

@@ -5,7 +5,7 @@ import torch
 
 import tasks
 from mechheads import Evaluation, evaluate
-from mechheads.models import lexicon
+from mechheads.models.load import lexicon
 
 
 def evaluation(accuracy, top1=1.0, clean=1.0, corrupt=0.0, chance=0.5, n=10):

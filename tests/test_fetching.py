@@ -5,7 +5,9 @@ from pathlib import Path
 import checkpoints
 import pytest
 
-from mechheads import MechheadsError, fetching, load, sources
+from mechheads import MechheadsError, load
+from mechheads.models import download as fetching
+from mechheads.models import locate as sources
 
 
 def sha256(file: Path) -> str:

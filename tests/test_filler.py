@@ -17,7 +17,6 @@ from tokenizers import models as tokenizer_models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import mechheads
-from mechheads import models
 from mechheads.errors import MechheadsError
 from mechheads.filler.accuracy import Accuracies, Answers, ask, holm, mcnemar
 from mechheads.filler.conditions import ARM_C, ARM_PERCENTILE, FILLED, INSTRUCTION, PLACES
@@ -35,6 +34,7 @@ from mechheads.filler.weights import (
 )
 from mechheads.generation import answer
 from mechheads.metrics.values import is_right, read_answer, same_value
+from mechheads.models import load as models
 from mechheads.prefix import prefix
 from mechheads.prompts.batches import token_ids
 from mechheads.prompts.pairs import Question

@@ -7,8 +7,9 @@ import torch
 from checkpoints import ARCHITECTURES
 from safetensors.torch import save_file
 
-from mechheads import MechheadsError, gates
-from mechheads.models import is_gated, load, load_original
+from mechheads import MechheadsError
+from mechheads.models import edge_gates as gates
+from mechheads.models.load import is_gated, load, load_original
 
 TOKENS = torch.arange(0, 60, 5)[None]
 

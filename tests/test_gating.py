@@ -9,7 +9,6 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads import models
 from mechheads.effects import HeadEffects
 from mechheads.engine import Plain, Replace, Run, frozen
 from mechheads.errors import MechheadsError
@@ -28,6 +27,7 @@ from mechheads.gating.fitting import (
     shown,
 )
 from mechheads.gating.roles import LIMIT, ROLES, Agreement, agreement, unfinished
+from mechheads.models import load as models
 from mechheads.patching import patch
 from mechheads.progress import bar
 from mechheads.prompts.batches import token_ids

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from mechheads import models
 from mechheads.engine import Plain, engine_for
 from mechheads.errors import MechheadsError
 from mechheads.fast import Fast
 from mechheads.generation import answer
+from mechheads.models import load as models
 
 PROMPTS = (
     "When Mary and John went to the store,",

@@ -6,12 +6,12 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads import models
 from mechheads.benchmark import random_prompts, tokenizer_of_words
 from mechheads.errors import MechheadsError
 from mechheads.gradients import attribution, ig
 from mechheads.methods import METHODS, score_heads
 from mechheads.metrics.token import METRICS, score
+from mechheads.models import load as models
 from mechheads.patching import patch
 from mechheads.prompts.batches import batches
 from mechheads.screening import hybrid

@@ -5,7 +5,7 @@ import torch
 
 from mechheads.benchmark import tokenizer_of_words
 from mechheads.kinds import head_types
-from mechheads.models import random_model
+from mechheads.models.load import random_model
 
 VOCAB, CONTEXT = 40, 64
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import mechheads
-from mechheads import models
 from mechheads.errors import MechheadsError
 from mechheads.mask import make_questions, mask
 from mechheads.masking import Masking, mask_heads
@@ -26,6 +25,7 @@ from mechheads.masking.report import broken, broken_section
 from mechheads.masking.selection import elbow, overlap, random_heads, read_sizes
 from mechheads.methods import METHODS
 from mechheads.metrics import text as quality
+from mechheads.models import load as models
 from mechheads.prompts.pairs import Question, Questions
 from mechheads.prompts.question_splits import split_questions, split_sets
 from tasks import free

@@ -8,7 +8,7 @@ import torch
 import tasks
 from mechheads import METRICS, MechheadsError, evaluate
 from mechheads.metrics import token as metrics
-from mechheads.models import lexicon
+from mechheads.models.load import lexicon
 from mechheads.prompts import batches
 from mechheads.prompts.pairs import Pair, Prompts
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 import transformers
 
-from mechheads import MechheadsError, load, sources
-from mechheads.models import lexicon, logits_at_end
-from mechheads.originals import SUPPORTED
+from mechheads import MechheadsError, load
+from mechheads.models import locate as sources
+from mechheads.models.huggingface import SUPPORTED
+from mechheads.models.load import lexicon, logits_at_end
 
 
 def tokens_for(model, rows=2, length=40):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads import models
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
+from mechheads.models import load as models
 from mechheads.paths import edge_attribution, path
 from mechheads.prompts.batches import batches
 from mechheads.writes import direct

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mechheads import MechheadsError
-from mechheads.models import load
-from mechheads.originals import tokenizer_lexicon
+from mechheads.models.huggingface import tokenizer_lexicon
+from mechheads.models.load import load
 from mechheads.pretraining import Recipe, Work, accuracies, build_tokenizer, new_model, pace, train
 from mechheads.rows import echoes, examples, rows, task_lessons
 from mechheads.teams import team

@@ -6,7 +6,8 @@ import sys
 import hub
 import pytest
 
-from mechheads import MechheadsError, sources
+from mechheads import MechheadsError
+from mechheads.models import locate as sources
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,14 @@ import pytest
 import torch
 
 import mechheads.discover
-from mechheads import kept, models
 from mechheads.cli import arguments
 from mechheads.errors import MechheadsError
+from mechheads.models import cache as kept
+from mechheads.models import load as models
+from mechheads.models.locate import EMBEDDED
+from mechheads.models.threads import with_threads
 from mechheads.runs import folder as runs
 from mechheads.runs.files import write_text
-from mechheads.sources import EMBEDDED
 from mechheads.sweep import flags, main, sweep
 from mechheads.sweeping import cluster as on_ray
 from mechheads.sweeping.cells import (
@@ -44,7 +46,6 @@ from mechheads.sweeping.grid import Cell, from_file, from_flags
 from mechheads.sweeping.inputs import with_inputs
 from mechheads.sweeping.overview import write_overview
 from mechheads.sweeping.scaling import Scaling
-from mechheads.threads import with_threads
 from mechheads.verify import verify
 
 ROOT = Path(__file__).parents[1]

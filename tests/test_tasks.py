@@ -8,8 +8,8 @@ import transformers
 
 import tasks
 from mechheads import MechheadsError
-from mechheads.models import lexicon
-from mechheads.originals import tokenizer_lexicon
+from mechheads.models.huggingface import tokenizer_lexicon
+from mechheads.models.load import lexicon
 from mechheads.prompts.pairs import choices, words_as_tokens
 from tasks import docstring, ioi, words
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechheads.generation import answer
 from mechheads.metrics.values import is_right
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.prompts.pairs import Question
 from mechheads.runs.serialization import Result
 from mechheads.statistics import wilson

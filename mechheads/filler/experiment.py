@@ -6,8 +6,8 @@ from typing import Any
 
 from mechheads.errors import MechheadsError
 from mechheads.heads import check_heads
-from mechheads.kept import keeping_models
-from mechheads.models import Model
+from mechheads.models.cache import keeping_models
+from mechheads.models.load import Model
 from mechheads.progress import say
 from mechheads.prompts.pairs import Question, Questions
 

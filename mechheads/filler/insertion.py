@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mechheads.errors import MechheadsError
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.prompts.batches import token_ids
 from mechheads.prompts.pairs import Question
 

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from mechheads.models import Model, with_patterns
+from mechheads.models.load import Model, with_patterns
 
 from .insertion import Inserted
 

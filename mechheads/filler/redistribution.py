@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.models import Model, changed_mlp
+from mechheads.models.load import Model, changed_mlp
 
 from .conditions import ARM_C, ARM_PERCENTILE
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models import Model, with_patterns
+from mechheads.models.load import Model, with_patterns
 from mechheads.prompts.batches import token_texts
 from mechheads.prompts.pairs import LEAST
 from mechheads.runs.serialization import Result

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.prompts.pairs import Prompts
 from mechheads.runs.serialization import Result
 from mechheads.statistics import ends

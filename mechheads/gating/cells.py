@@ -12,7 +12,7 @@ import torch
 
 from mechheads.evaluation import evaluate
 from mechheads.masks import measure_masks
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.patching import patch
 from mechheads.prompts.pairs import Prompts
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from mechheads.masks import measure_masks
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.progress import bar, say
 from mechheads.prompts.pairs import LEAST, Pair, Prompts
 from mechheads.runs.serialization import Result

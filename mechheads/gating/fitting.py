@@ -31,7 +31,7 @@ from torch import Tensor
 from mechheads.engine import Engine, Replace, Run, budget_for, engine_for, frozen, measure_in_full
 from mechheads.errors import MechheadsError
 from mechheads.metrics import token as metrics
-from mechheads.models import Model, embed
+from mechheads.models.load import Model, embed
 from mechheads.progress import bar, say
 from mechheads.prompts.batches import Batch, minibatches
 from mechheads.prompts.pairs import Prompts

@@ -4,7 +4,7 @@ import torch
 
 from mechheads.effects import HeadEffects
 from mechheads.evaluation import evaluate
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.prompts.pairs import Prompts
 
 from .fitting import Recipe, fit_gates

@@ -12,7 +12,7 @@ from torch import Tensor
 from mechheads.errors import MechheadsError
 from mechheads.generation import answer
 from mechheads.metrics.text import Quality, exact
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.prompts.pairs import Questions
 from mechheads.runs.serialization import Result
 from mechheads.statistics import bootstrap

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.metrics.text import Quality
-from mechheads.models import Model
+from mechheads.models.load import Model
 from mechheads.prompts.pairs import Questions
 from mechheads.runs.serialization import Result
 from mechheads.statistics import ends, resample

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mechheads.engine import Plain, unchanged
 from mechheads.errors import MechheadsError
 from mechheads.generation import answer
-from mechheads.models import Model, unembed
+from mechheads.models.load import Model, unembed
 from mechheads.progress import bar
 from mechheads.prompts.batches import token_ids
 from mechheads.prompts.pairs import Questions

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models import Model
+from mechheads.models.load import Model
 
 from .pairs import Pair, Prompts
 

@@ -1,7 +1,7 @@
 """Which prompts fit gates and which test them."""
 
 from mechheads.errors import MechheadsError
-from mechheads.models import Model
+from mechheads.models.load import Model
 
 from .batches import batches
 from .pairs import LEAST, Prompts

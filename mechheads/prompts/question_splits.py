@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mechheads.errors import MechheadsError
-from mechheads.models import Model
+from mechheads.models.load import Model
 
 from .batches import token_ids
 from .pairs import LEAST, Question, Questions

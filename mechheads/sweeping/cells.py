@@ -21,11 +21,11 @@ from importlib import import_module
 from pathlib import Path
 
 from mechheads.errors import MechheadsError
-from mechheads.kept import keeping_models
+from mechheads.models.cache import keeping_models
+from mechheads.models.threads import with_threads
 from mechheads.progress import bar, watched
 from mechheads.runs.files import prepare, replace_folder, write_text
 from mechheads.runs.folder import Record, read_run
-from mechheads.threads import with_threads
 
 from .grid import Cell
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from mechheads import methods
 from mechheads.errors import MechheadsError
-from mechheads.kept import keep_models
+from mechheads.models.cache import keep_models
 
 from .cells import Done, Runner, describe, finished, partial, run_cell
 from .grid import Cell

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mechheads import sources
 from mechheads.errors import MechheadsError
+from mechheads.models import locate as sources
 
 from .grid import MODELS, TASKS, Cell, in_full
 

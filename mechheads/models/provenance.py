@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from mechheads.models import Model
 from mechheads.prompts.pairs import Prompts, Questions
-from mechheads.sources import Source
+
+from .load import Model
+from .locate import Source
 
 PACKAGES = ("mechheads", "numpy", "pandas", "scipy", "torch", "transformer-lens", "transformers")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt")
