@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.errors import MechheadsError
-from mechheads.masks import measure_masks, nested
 from mechheads.metrics import token as metrics
 from mechheads.models.load import Model
 from mechheads.prompts.pairs import Prompts

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.masks import keep_only, measure_masks
+from mechheads.engine.head_subsets import keep_only, measure_masks
 from mechheads.models.load import Model
 from mechheads.prompts.pairs import Prompts
 from mechheads.statistics import ends, resample

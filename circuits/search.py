@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.head_subsets import keep_only, measure_masks, nested
 from mechheads.errors import MechheadsError
-from mechheads.masks import keep_only, measure_masks, nested
 from mechheads.models.load import Model
 from mechheads.progress import bar
 from mechheads.prompts.pairs import Prompts

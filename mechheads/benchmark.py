@@ -16,10 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads import flops
+from mechheads.engine.generate import answer
+from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.gating import Recipe, fit_gates
-from mechheads.generation import answer
 from mechheads.gradients import attribution
-from mechheads.masks import measure_masks, nested
 from mechheads.metrics.token import METRICS, score
 from mechheads.models.load import Model, head_loop, random_model
 from mechheads.models.threads import with_threads

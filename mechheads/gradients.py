@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.effects import HeadEffects
-from mechheads.engine import (
+from mechheads.engine.interventions import (
     Edit,
     Engine,
     Run,

@@ -21,7 +21,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.effects import HeadEffects, PositionEffects
-from mechheads.engine import Engine, Replace, Run, budget_for, engine_for, measure, unchanged
+from mechheads.engine.interventions import (
+    Engine,
+    Replace,
+    Run,
+    budget_for,
+    engine_for,
+    measure,
+    unchanged,
+)
 from mechheads.errors import MechheadsError, unknown
 from mechheads.heads import check_heads
 from mechheads.metrics import token as metrics

@@ -21,7 +21,7 @@ from torch import Tensor
 from mechheads import heads as heads_by_name
 from mechheads import statistics
 from mechheads.effects import HeadEffects, tidy
-from mechheads.engine import Engine, Put, budget_for, engine_for, measure, unchanged
+from mechheads.engine.interventions import Engine, Put, budget_for, engine_for, measure, unchanged
 from mechheads.errors import MechheadsError, unknown
 from mechheads.metrics import token as metrics
 from mechheads.metrics.token import Metric

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.effects import HeadEffects
-from mechheads.engine import budget_for, engine_for, measure, unchanged
+from mechheads.engine.interventions import budget_for, engine_for, measure, unchanged
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS
 from mechheads.models.load import Model, norm_after_heads

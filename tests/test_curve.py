@@ -7,8 +7,8 @@ import torch
 from pairs import random_pairs
 
 from circuits.curve import Curve, explained, needed, random_points, trace
+from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.errors import MechheadsError
-from mechheads.masks import measure_masks, nested
 
 ORDER = [(1, 2), (0, 0), (0, 3), (1, 1), (1, 0), (0, 1), (1, 3), (0, 2)]
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads.engine import Plain, Replace, all_apart, engine_for, measure
-from mechheads.fast import Fast, unknown_part
+from mechheads.engine.direct import Fast, unknown_part
+from mechheads.engine.interventions import Plain, Replace, all_apart, engine_for, measure
 from mechheads.metrics.token import METRICS, score
 from mechheads.models import edge_gates as gates
 from mechheads.models import load as models

@@ -17,6 +17,7 @@ from tokenizers import models as tokenizer_models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import mechheads
+from mechheads.engine.generate import answer
 from mechheads.errors import MechheadsError
 from mechheads.filler.accuracy import Accuracies, Answers, ask, holm, mcnemar
 from mechheads.filler.conditions import ARM_C, ARM_PERCENTILE, FILLED, INSTRUCTION, PLACES
@@ -32,7 +33,6 @@ from mechheads.filler.weights import (
     sinks_of,
     total_change,
 )
-from mechheads.generation import answer
 from mechheads.metrics.values import is_right, read_answer, same_value
 from mechheads.models import load as models
 from mechheads.prefix import prefix

@@ -14,11 +14,11 @@ import mechheads
 import tasks
 from circuits.circuit import Circuit
 from circuits.judgement import judge
+from mechheads.engine.head_subsets import keep_only, measure_masks
 from mechheads.errors import MechheadsError
 from mechheads.gate import gate, make_prompts, sides_of
 from mechheads.gating import Gating
 from mechheads.gating.contrast import Contrast
-from mechheads.masks import keep_only, measure_masks
 from mechheads.verification import compare_headlines, repeat
 from tasks.contrasts import read_contrasts
 

@@ -10,9 +10,9 @@ import torch
 from pairs import random_pairs
 
 from mechheads.effects import HeadEffects
-from mechheads.engine import Plain, Replace, Run, frozen
+from mechheads.engine.direct import Fast
+from mechheads.engine.interventions import Plain, Replace, Run, frozen
 from mechheads.errors import MechheadsError
-from mechheads.fast import Fast
 from mechheads.gating import Gating, Recipe, fit_gates
 from mechheads.gating.ablation import Ablation, ablate, grid, masks
 from mechheads.gating.contrast import FLOOR, Side, contrast, contrast_loss

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from mechheads.engine import Plain, engine_for
+from mechheads.engine.direct import Fast
+from mechheads.engine.generate import answer
+from mechheads.engine.interventions import Plain, engine_for
 from mechheads.errors import MechheadsError
-from mechheads.fast import Fast
-from mechheads.generation import answer
 from mechheads.models import load as models
 
 PROMPTS = (

@@ -10,8 +10,8 @@ from circuits.circuit import Circuit
 from circuits.judgement import judge
 from circuits.search import SEARCHES, search
 from circuits.stability import overlap, resampled_overlap
+from mechheads.engine.head_subsets import keep_only, measure_masks
 from mechheads.errors import MechheadsError
-from mechheads.masks import keep_only, measure_masks
 from mechheads.patching import patch
 
 EVERY = [divmod(i, 4) for i in range(8)]

@@ -4,10 +4,10 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads import masks
+from mechheads.engine import head_subsets as masks
+from mechheads.engine.direct import Fast
+from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.errors import MechheadsError
-from mechheads.fast import Fast
-from mechheads.masks import measure_masks, nested
 from mechheads.metrics.token import METRICS, score
 from mechheads.models import load as models
 from mechheads.prompts.batches import batches

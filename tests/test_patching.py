@@ -6,8 +6,8 @@ from pairs import random_pairs
 from transformer_lens import patching as lens
 
 import tasks
+from mechheads.engine.direct import Fast
 from mechheads.errors import MechheadsError
-from mechheads.fast import Fast
 from mechheads.metrics.token import METRICS, score
 from mechheads.models import load as models
 from mechheads.patching import patch, patch_positions

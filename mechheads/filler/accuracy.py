@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from scipy import stats
 from torch import Tensor
 
-from mechheads.generation import answer
+from mechheads.engine.generate import answer
 from mechheads.metrics.values import is_right
 from mechheads.models.load import Model
 from mechheads.prompts.pairs import Question

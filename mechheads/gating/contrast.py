@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.head_subsets import measure_masks
 from mechheads.errors import MechheadsError
-from mechheads.masks import measure_masks
 from mechheads.models.load import Model
 from mechheads.progress import bar, say
 from mechheads.prompts.pairs import LEAST, Pair, Prompts

@@ -28,7 +28,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine import Engine, Replace, Run, budget_for, engine_for, frozen, measure_in_full
+from mechheads.engine.interventions import (
+    Engine,
+    Replace,
+    Run,
+    budget_for,
+    engine_for,
+    frozen,
+    measure_in_full,
+)
 from mechheads.errors import MechheadsError
 from mechheads.metrics import token as metrics
 from mechheads.models.load import Model, embed

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.generate import answer
 from mechheads.errors import MechheadsError
-from mechheads.generation import answer
 from mechheads.metrics.text import Quality, exact
 from mechheads.models.load import Model
 from mechheads.prompts.pairs import Questions

@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from mechheads.engine import Plain, unchanged
+from mechheads.engine.generate import answer
+from mechheads.engine.interventions import Plain, unchanged
 from mechheads.errors import MechheadsError
-from mechheads.generation import answer
 from mechheads.models.load import Model, unembed
 from mechheads.progress import bar
 from mechheads.prompts.batches import token_ids

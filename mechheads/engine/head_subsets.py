@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine import Replace, budget_for, engine_for, measure
 from mechheads.errors import MechheadsError
 from mechheads.heads import check_heads
 from mechheads.metrics import token as metrics
@@ -14,6 +13,8 @@ from mechheads.models.load import Model
 from mechheads.patching import both_sides, check
 from mechheads.progress import bar
 from mechheads.prompts.pairs import Prompts
+
+from .interventions import Replace, budget_for, engine_for, measure
 
 # A pass has room for so many masks at least, rather than for more prompts: masks share layers.
 TOGETHER = 32

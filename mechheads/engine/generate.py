@@ -15,12 +15,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine import Engine, Plain, Replace, budget_for, engine_for
 from mechheads.errors import MechheadsError
-from mechheads.fast import Cache, Fast
 from mechheads.models.load import Model, embed, unembed
 from mechheads.progress import bar
 from mechheads.prompts.batches import token_ids
+
+from .direct import Cache, Fast
+from .interventions import Engine, Plain, Replace, budget_for, engine_for
 
 Positions = Literal["last", "all"]
 # Rows that read their prompts together.

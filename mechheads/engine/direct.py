@@ -20,9 +20,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from mechheads.engine import Edit, Run
 from mechheads.models import edge_gates as gates
 from mechheads.models.load import Model, embed, has_hooks, is_gated, norm_after_heads
+
+from .interventions import Edit, Run
 
 ACTIVATIONS = {
     "gelu_new": partial(F.gelu, approximate="tanh"),

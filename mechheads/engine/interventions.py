@@ -234,7 +234,7 @@ class Plain:
 
 def engine_for(model: Model) -> Engine:
     """The fast engine where it knows the model's blocks and gives the same, else the plain one."""
-    from mechheads.fast import Fast, unknown_part
+    from .direct import Fast, unknown_part
 
     keep_memory()
     if unknown_part(model) is None and _agree(Plain(model), Fast(model)):
