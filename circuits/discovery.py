@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.edges import Edges, count_edges
 from mechheads.effects import HeadEffects
 from mechheads.errors import MechheadsError, unknown
-from mechheads.evaluation import Evaluation, evaluate
-from mechheads.kinds import HeadTypes, head_types
 from mechheads.methods import find, score_heads
 from mechheads.metrics import token as metrics
 from mechheads.models.load import Model
+from mechheads.observe.edges import Edges, count_edges
+from mechheads.observe.evaluation import Evaluation, evaluate
+from mechheads.observe.head_types import HeadTypes, head_types
+from mechheads.observe.patterns import attend_heads
 from mechheads.paths import EdgeEffects, edge_attribution
-from mechheads.patterns import attend_heads
 from mechheads.prompts.pairs import Prompts, check_prompts
 from mechheads.runs.serialization import load_result, save_result
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.figures import COLORS, FONT, band, escaped
 from mechheads.heads import name_of
-from mechheads.patterns import draw_weights
+from mechheads.observe.patterns import draw_weights
 
 from .circuit import Head
 from .curve import Curve

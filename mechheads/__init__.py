@@ -12,21 +12,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mechheads.edges import Edges as Edges
-    from mechheads.edges import count_edges as count_edges
     from mechheads.effects import HeadEffects as HeadEffects
     from mechheads.effects import PositionEffects as PositionEffects
     from mechheads.errors import MechheadsError as MechheadsError
-    from mechheads.evaluation import Evaluation as Evaluation
-    from mechheads.evaluation import evaluate as evaluate
-    from mechheads.kinds import HeadTypes as HeadTypes
-    from mechheads.kinds import head_types as head_types
     from mechheads.methods import METHODS as METHODS
     from mechheads.methods import score_heads as score_heads
     from mechheads.metrics.token import METRICS as METRICS
     from mechheads.models.load import Model as Model
     from mechheads.models.load import lexicon as lexicon
     from mechheads.models.load import load as load
+    from mechheads.observe.edges import Edges as Edges
+    from mechheads.observe.edges import count_edges as count_edges
+    from mechheads.observe.evaluation import Evaluation as Evaluation
+    from mechheads.observe.evaluation import evaluate as evaluate
+    from mechheads.observe.head_types import HeadTypes as HeadTypes
+    from mechheads.observe.head_types import head_types as head_types
     from mechheads.patching import patch_positions as patch_positions
     from mechheads.paths import EdgeEffects as EdgeEffects
     from mechheads.paths import edge_attribution as edge_attribution

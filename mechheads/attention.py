@@ -42,8 +42,8 @@ def attention(
     prepare(file.parent)
     say(f"Loading {', '.join(names)} ...", quiet)
     from mechheads.models.load import lexicon, load
+    from mechheads.observe.patterns import attend, draw_heads, draw_sums
     from mechheads.pages import Section, write_page
-    from mechheads.patterns import attend, draw_heads, draw_sums
 
     loaded = [load(name, quiet=quiet) for name in names]
     text = prompt

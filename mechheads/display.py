@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mechheads.benchmark import Timing
-from mechheads.edges import Edges
-from mechheads.evaluation import Evaluation
 from mechheads.metrics.token import METRICS
 from mechheads.models.load import Model
+from mechheads.observe.edges import Edges
+from mechheads.observe.evaluation import Evaluation
 from mechheads.prompts.batches import token_ids, token_texts
 from mechheads.prompts.pairs import Prompts
 

@@ -62,10 +62,10 @@ def show(
     sources.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
     from mechheads.display import print_evaluation, print_evaluations, print_prompts
-    from mechheads.edges import count_edges
-    from mechheads.evaluation import evaluate
     from mechheads.metrics import token as metrics
     from mechheads.models.load import is_gated, lexicon, load
+    from mechheads.observe.edges import count_edges
+    from mechheads.observe.evaluation import evaluate
 
     if metric:
         metrics.find(metric)

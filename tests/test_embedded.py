@@ -5,10 +5,10 @@ import json
 import pytest
 
 import tasks
-from mechheads.edges import count_edges
-from mechheads.evaluation import evaluate
 from mechheads.models import locate as sources
 from mechheads.models.load import is_gated, lexicon, load
+from mechheads.observe.edges import count_edges
+from mechheads.observe.evaluation import evaluate
 
 PAIR = ("mini", "mini-sparse")
 # Accuracy against all tokens: what the cards say, less what 64 prompts may miss by luck.

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from mechheads.benchmark import tokenizer_of_words
-from mechheads.kinds import head_types
 from mechheads.models.load import random_model
+from mechheads.observe.head_types import head_types
 
 VOCAB, CONTEXT = 40, 64
 

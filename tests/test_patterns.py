@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from mechheads import MechheadsError
+from mechheads.observe.patterns import attend, draw_heads, draw_sums
 from mechheads.pages import Section, write_page
-from mechheads.patterns import attend, draw_heads, draw_sums
 
 TEXT = "Then, Mary and John gave <b>it</b> & went"
 

@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 import tasks
 from mechheads import MechheadsError, lexicon, load
-from mechheads.edges import count_edges
 from mechheads.models.load import is_gated, load_original
+from mechheads.observe.edges import count_edges
 from mechheads.rows import Course, read_sequences, text_course, text_lessons, text_rows
 from mechheads.sparsification import (
     Control,

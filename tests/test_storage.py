@@ -9,7 +9,7 @@ from pairs import random_pairs
 from circuits.curve import Curve, trace
 from mechheads.effects import HeadEffects
 from mechheads.errors import MechheadsError
-from mechheads.evaluation import Evaluation, evaluate
+from mechheads.observe.evaluation import Evaluation, evaluate
 from mechheads.patching import patch
 from mechheads.runs.serialization import load_result, save_result
 

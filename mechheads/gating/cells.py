@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mechheads.engine.head_subsets import measure_masks
-from mechheads.evaluation import evaluate
 from mechheads.models.load import Model
+from mechheads.observe.evaluation import evaluate
 from mechheads.patching import patch
 from mechheads.prompts.pairs import Prompts
 

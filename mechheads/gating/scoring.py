@@ -3,8 +3,8 @@
 import torch
 
 from mechheads.effects import HeadEffects
-from mechheads.evaluation import evaluate
 from mechheads.models.load import Model
+from mechheads.observe.evaluation import evaluate
 from mechheads.prompts.pairs import Prompts
 
 from .fitting import Recipe, fit_gates
