@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from mechheads.runs.serialization import Result
-from mechheads.statistics import ends, resample
+from mechheads.scoring.statistics import ends, resample
 
 from .circuit import Circuit
 from .curve import Curve, needed

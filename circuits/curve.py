@@ -24,7 +24,7 @@ from mechheads.metrics import token as metrics
 from mechheads.models.load import Model
 from mechheads.prompts.pairs import Prompts
 from mechheads.runs.serialization import Result
-from mechheads.statistics import ends, resample
+from mechheads.scoring.statistics import ends, resample
 
 from .circuit import Circuit, Head
 

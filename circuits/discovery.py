@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.effects import HeadEffects
 from mechheads.errors import MechheadsError, unknown
-from mechheads.methods import find, score_heads
 from mechheads.metrics import token as metrics
 from mechheads.models.load import Model
 from mechheads.observe.edges import Edges, count_edges
 from mechheads.observe.evaluation import Evaluation, evaluate
 from mechheads.observe.head_types import HeadTypes, head_types
 from mechheads.observe.patterns import attend_heads
-from mechheads.paths import EdgeEffects, edge_attribution
 from mechheads.prompts.pairs import Prompts, check_prompts
 from mechheads.runs.serialization import load_result, save_result
+from mechheads.scoring.effects import HeadEffects
+from mechheads.scoring.path_patching import EdgeEffects, edge_attribution
+from mechheads.scoring.registry import find, score_heads
 
 from .circuit import Circuit, Head
 from .curve import Curve, needed, trace

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mechheads.gating import Gating
 from mechheads.gating.contrast import Trial
-from mechheads.gating.roles import LIMIT
+from mechheads.scoring.gate_roles import LIMIT
 
 from .circuit import Circuit
 

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.effects import HeadEffects
-from mechheads.statistics import resample
+from mechheads.scoring.effects import HeadEffects
+from mechheads.scoring.statistics import resample
 
 from .circuit import Circuit, Head
 

@@ -12,11 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mechheads.effects import HeadEffects as HeadEffects
-    from mechheads.effects import PositionEffects as PositionEffects
     from mechheads.errors import MechheadsError as MechheadsError
-    from mechheads.methods import METHODS as METHODS
-    from mechheads.methods import score_heads as score_heads
     from mechheads.metrics.token import METRICS as METRICS
     from mechheads.models.load import Model as Model
     from mechheads.models.load import lexicon as lexicon
@@ -27,12 +23,16 @@ if TYPE_CHECKING:
     from mechheads.observe.evaluation import evaluate as evaluate
     from mechheads.observe.head_types import HeadTypes as HeadTypes
     from mechheads.observe.head_types import head_types as head_types
-    from mechheads.patching import patch_positions as patch_positions
-    from mechheads.paths import EdgeEffects as EdgeEffects
-    from mechheads.paths import edge_attribution as edge_attribution
     from mechheads.prompts.batches import Batch as Batch
     from mechheads.prompts.pairs import Pair as Pair
     from mechheads.prompts.pairs import Prompts as Prompts
+    from mechheads.scoring.activation_patching import patch_positions as patch_positions
+    from mechheads.scoring.effects import HeadEffects as HeadEffects
+    from mechheads.scoring.effects import PositionEffects as PositionEffects
+    from mechheads.scoring.path_patching import EdgeEffects as EdgeEffects
+    from mechheads.scoring.path_patching import edge_attribution as edge_attribution
+    from mechheads.scoring.registry import METHODS as METHODS
+    from mechheads.scoring.registry import score_heads as score_heads
 
 # Imported on first use: torch takes seconds, and `--help` must not wait for it.
 _HOMES = {

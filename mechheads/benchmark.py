@@ -19,15 +19,15 @@ from mechheads import flops
 from mechheads.engine.generate import answer
 from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.gating import Recipe, fit_gates
-from mechheads.gradients import attribution
 from mechheads.metrics.token import METRICS, score
 from mechheads.models.load import Model, head_loop, random_model
 from mechheads.models.threads import with_threads
 from mechheads.models.untrained import SHAPES
-from mechheads.patching import patch
 from mechheads.progress import say
 from mechheads.prompts.batches import batches
 from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.scoring.activation_patching import patch
+from mechheads.scoring.attribution_patching import attribution
 
 # Shapes whose gates are fitted ten times in seconds.
 GATED = ("mini",)

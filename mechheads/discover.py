@@ -4,14 +4,15 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechheads import methods, show
+from mechheads import show
 from mechheads.cli import importing, run
 from mechheads.errors import MechheadsError
-from mechheads.methods import METHODS
 from mechheads.models import locate as sources
 from mechheads.progress import say
 from mechheads.prompts.pairs import LEAST, check_prompts
 from mechheads.runs import folder as runs
+from mechheads.scoring import registry as methods
+from mechheads.scoring.registry import METHODS
 
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
@@ -201,7 +202,7 @@ def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> methods.Given
     from inspect import signature
 
     from mechheads.models.load import load
-    from mechheads.patching import patch
+    from mechheads.scoring.activation_patching import patch
 
     parameters = signature(discover).parameters
     given = {name: p.default for name, p in parameters.items() if p.default is not p.empty}

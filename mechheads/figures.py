@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mechheads.effects import HeadEffects
 from mechheads.metrics.token import METRICS
+from mechheads.scoring.effects import HeadEffects
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechheads import methods
 from mechheads.cli import flag_of, run
 from mechheads.discover import notes
 from mechheads.errors import MechheadsError, unknown
@@ -12,6 +11,7 @@ from mechheads.models import locate as sources
 from mechheads.progress import say
 from mechheads.prompts.pairs import check_prompts, read_list
 from mechheads.runs import folder as runs
+from mechheads.scoring import registry as methods
 
 if TYPE_CHECKING:
     from mechheads.masking.experiment import Masking
@@ -301,7 +301,7 @@ def headline(
     from dataclasses import asdict
 
     from mechheads.masking.matrix import compare_orders
-    from mechheads.statistics import wilson
+    from mechheads.scoring.statistics import wilson
 
     metric = next(iter(found.labels))
     numbers: dict[str, Any] = {"metric": metric, "labels": dict(found.labels)}

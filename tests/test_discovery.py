@@ -7,7 +7,7 @@ from pairs import random_pairs
 from circuits import discovery
 from circuits.discovery import Discovery, discover
 from mechheads.errors import MechheadsError
-from mechheads.methods import METHODS
+from mechheads.scoring.registry import METHODS
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -11,9 +11,9 @@ import tasks
 from circuits.discovery import discover
 from mechheads import Model
 from mechheads.errors import MechheadsError
-from mechheads.methods import METHODS
 from mechheads.models.devices import find_dtype
 from mechheads.prompts.pairs import Prompts
+from mechheads.scoring.registry import METHODS
 
 FEW: dict[str, Any] = {"gating": {"updates": 3, "seeds": 1}}
 # bfloat16 is not among them: some CPUs claim instructions for it that they do not have.

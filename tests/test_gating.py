@@ -9,7 +9,6 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads.effects import HeadEffects
 from mechheads.engine.direct import Fast
 from mechheads.engine.interventions import Plain, Replace, Run, frozen
 from mechheads.errors import MechheadsError
@@ -17,7 +16,13 @@ from mechheads.gating import Gating, Recipe, fit_gates
 from mechheads.gating.ablation import Ablation, ablate, grid, masks
 from mechheads.gating.contrast import FLOOR, Side, contrast, contrast_loss
 from mechheads.gating.figures import LINES, draw_ablations
-from mechheads.gating.fitting import (
+from mechheads.models import load as models
+from mechheads.progress import bar
+from mechheads.prompts.batches import token_ids
+from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.scoring.activation_patching import patch
+from mechheads.scoring.effects import HeadEffects
+from mechheads.scoring.gate_fitting import (
     Course,
     descend,
     first_logits,
@@ -26,12 +31,7 @@ from mechheads.gating.fitting import (
     row_tokens,
     shown,
 )
-from mechheads.gating.roles import LIMIT, ROLES, Agreement, agreement, unfinished
-from mechheads.models import load as models
-from mechheads.patching import patch
-from mechheads.progress import bar
-from mechheads.prompts.batches import token_ids
-from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.scoring.gate_roles import LIMIT, ROLES, Agreement, agreement, unfinished
 
 HELPS, HARMS = (0, 1), (1, 2)
 

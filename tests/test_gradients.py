@@ -8,13 +8,13 @@ from pairs import random_pairs
 
 from mechheads.benchmark import random_prompts, tokenizer_of_words
 from mechheads.errors import MechheadsError
-from mechheads.gradients import attribution, ig
-from mechheads.methods import METHODS, score_heads
 from mechheads.metrics.token import METRICS, score
 from mechheads.models import load as models
-from mechheads.patching import patch
 from mechheads.prompts.batches import batches
-from mechheads.screening import hybrid
+from mechheads.scoring.activation_patching import patch
+from mechheads.scoring.attribution_patching import attribution, ig
+from mechheads.scoring.hybrid import hybrid
+from mechheads.scoring.registry import METHODS, score_heads
 
 TINY = {"n_heads": 4, "d_model": 16, "d_head": 4, "d_vocab": 50, "n_ctx": 16}
 

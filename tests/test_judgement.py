@@ -12,7 +12,7 @@ from circuits.search import SEARCHES, search
 from circuits.stability import overlap, resampled_overlap
 from mechheads.engine.head_subsets import keep_only, measure_masks
 from mechheads.errors import MechheadsError
-from mechheads.patching import patch
+from mechheads.scoring.activation_patching import patch
 
 EVERY = [divmod(i, 4) for i in range(8)]
 

@@ -23,11 +23,11 @@ from mechheads.masking.matrix import Matrix, compare_orders, cross_mask
 from mechheads.masking.probe import features, fit_probe, probe_functions
 from mechheads.masking.report import broken, broken_section
 from mechheads.masking.selection import elbow, overlap, random_heads, read_sizes
-from mechheads.methods import METHODS
 from mechheads.metrics import text as quality
 from mechheads.models import load as models
 from mechheads.prompts.pairs import Question, Questions
 from mechheads.prompts.question_splits import split_questions, split_sets
+from mechheads.scoring.registry import METHODS
 from tasks import free
 
 

@@ -10,8 +10,8 @@ from mechheads.engine.direct import Fast
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
 from mechheads.models import load as models
-from mechheads.patching import patch, patch_positions
 from mechheads.prompts.batches import batches
+from mechheads.scoring.activation_patching import patch, patch_positions
 
 PARTS = {
     "corrupt": lens.get_act_patch_attn_head_out_all_pos,

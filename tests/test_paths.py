@@ -7,9 +7,9 @@ from pairs import random_pairs
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
 from mechheads.models import load as models
-from mechheads.paths import edge_attribution, path
 from mechheads.prompts.batches import batches
-from mechheads.writes import direct
+from mechheads.scoring.direct_logit_attribution import direct
+from mechheads.scoring.path_patching import edge_attribution, path
 
 
 def value_of(batch):

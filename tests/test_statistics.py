@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from mechheads import statistics
-from mechheads.effects import HeadEffects
+from mechheads.scoring import statistics
+from mechheads.scoring.effects import HeadEffects
 
 
 @pytest.fixture(scope="module")

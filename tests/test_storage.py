@@ -7,11 +7,11 @@ import torch
 from pairs import random_pairs
 
 from circuits.curve import Curve, trace
-from mechheads.effects import HeadEffects
 from mechheads.errors import MechheadsError
 from mechheads.observe.evaluation import Evaluation, evaluate
-from mechheads.patching import patch
 from mechheads.runs.serialization import load_result, save_result
+from mechheads.scoring.activation_patching import patch
+from mechheads.scoring.effects import HeadEffects
 
 
 @dataclass(frozen=True)

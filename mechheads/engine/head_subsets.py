@@ -10,9 +10,9 @@ from mechheads.errors import MechheadsError
 from mechheads.heads import check_heads
 from mechheads.metrics import token as metrics
 from mechheads.models.load import Model
-from mechheads.patching import both_sides, check
 from mechheads.progress import bar
 from mechheads.prompts.pairs import Prompts
+from mechheads.scoring.activation_patching import both_sides, check
 
 from .interventions import Replace, budget_for, engine_for, measure
 

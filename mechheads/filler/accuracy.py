@@ -15,7 +15,7 @@ from mechheads.metrics.values import is_right
 from mechheads.models.load import Model
 from mechheads.prompts.pairs import Question
 from mechheads.runs.serialization import Result
-from mechheads.statistics import wilson
+from mechheads.scoring.statistics import wilson
 
 from .insertion import Inserted
 from .redistribution import arm

@@ -20,7 +20,7 @@ from mechheads.models.load import Model, with_patterns
 from mechheads.prompts.batches import token_texts
 from mechheads.prompts.pairs import LEAST
 from mechheads.runs.serialization import Result
-from mechheads.statistics import bootstrap
+from mechheads.scoring.statistics import bootstrap
 
 from .insertion import Inserted
 from .mechanism import Mechanism, late_weights, mechanism_of, only_original

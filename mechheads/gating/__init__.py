@@ -5,8 +5,9 @@ and for all prompts; the model stays as it is. `fitting` finds gates, `roles` re
 `ablation` tests them, `contrast` finds heads that one kind of prompt needs and another does not.
 """
 
+from mechheads.scoring.gate_fitting import Recipe, fit_gates
+from mechheads.scoring.gate_roles import Gating, agreement
+
 from .ablation import Ablation, ablate, grid
-from .fitting import Recipe, fit_gates
-from .roles import Gating, agreement
 
 __all__ = ["Ablation", "Gating", "Recipe", "ablate", "agreement", "fit_gates", "grid"]

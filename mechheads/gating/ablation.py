@@ -20,9 +20,8 @@ from mechheads.errors import MechheadsError
 from mechheads.models.load import Model
 from mechheads.prompts.pairs import Prompts
 from mechheads.runs.serialization import Result
-from mechheads.statistics import ends
-
-from .roles import ROLES, Gating
+from mechheads.scoring.gate_roles import ROLES, Gating
+from mechheads.scoring.statistics import ends
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,9 +22,8 @@ from mechheads.models.load import Model
 from mechheads.progress import bar, say
 from mechheads.prompts.pairs import LEAST, Pair, Prompts
 from mechheads.runs.serialization import Result
-
-from .fitting import Gates, Recipe, descend, first_logits, make_course
-from .roles import unfinished
+from mechheads.scoring.gate_fitting import Gates, Recipe, descend, first_logits, make_course
+from mechheads.scoring.gate_roles import unfinished
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,7 +159,7 @@ class Contrast(Result):
         """A tidy frame: left_out, seed, layer, head, gate."""
         import pandas as pd
 
-        from mechheads.effects import tidy
+        from mechheads.scoring.effects import tidy
 
         parts = []
         for t in self.trials:

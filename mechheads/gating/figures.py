@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.figures import COLORS, FONT, band, escaped
 from mechheads.heads import name_of
-
-from .roles import NAMES, ROLES, Gating
+from mechheads.scoring.gate_roles import NAMES, ROLES, Gating
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -15,7 +15,7 @@ from mechheads.metrics.text import Quality, exact
 from mechheads.models.load import Model
 from mechheads.prompts.pairs import Questions
 from mechheads.runs.serialization import Result
-from mechheads.statistics import bootstrap
+from mechheads.scoring.statistics import bootstrap
 
 from .selection import Head, check_sizes, overlap, random_heads
 

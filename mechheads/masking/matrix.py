@@ -16,7 +16,7 @@ from mechheads.metrics.text import Quality
 from mechheads.models.load import Model
 from mechheads.prompts.pairs import Questions
 from mechheads.runs.serialization import Result
-from mechheads.statistics import ends, resample
+from mechheads.scoring.statistics import ends, resample
 
 from .experiment import Condition, answer_conditions, interval, random_conditions
 from .selection import Head, random_heads

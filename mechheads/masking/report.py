@@ -10,7 +10,7 @@ from mechheads.prompts.question_splits import Parts
 from mechheads.reports import write_reports
 from mechheads.runs.files import write_text
 from mechheads.runs.folder import Record, write_table
-from mechheads.statistics import wilson
+from mechheads.scoring.statistics import wilson
 
 from .experiment import Masking, Panel
 from .matrix import Matrix, compare_orders

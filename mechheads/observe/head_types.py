@@ -37,7 +37,7 @@ class HeadTypes:
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: layer, head, and a column per kind."""
-        from mechheads.effects import tidy
+        from mechheads.scoring.effects import tidy
 
         return tidy(("layer", "head"), self.scores)
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mechheads import methods
 from mechheads.errors import MechheadsError
 from mechheads.models.cache import keep_models
+from mechheads.scoring import registry as methods
 
 from .cells import Done, Runner, describe, finished, partial, run_cell
 from .grid import Cell

@@ -169,7 +169,7 @@ def _check_used(given: Iterable[str], cells: Sequence[Cell]) -> None:
 
 def _check_names(verb: str, settings: Mapping[str, Any]) -> None:
     """An error if a method or a task is misspelt; files may come before their cell is run."""
-    from mechheads import methods
+    from mechheads.scoring import registry as methods
     from mechheads.show import check_task
 
     if "method" in settings and (verb, settings["method"]) != ("mask", "probe"):
@@ -181,7 +181,7 @@ def _check_names(verb: str, settings: Mapping[str, Any]) -> None:
 
 def _fits(verb: str, settings: Mapping[str, Any], option: str) -> bool:
     """Whether an option is one of the cell's method, or of all its tasks."""
-    from mechheads import methods
+    from mechheads.scoring import registry as methods
     from mechheads.show import task_has
 
     whole = in_full(verb, settings)

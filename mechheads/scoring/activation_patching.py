@@ -20,7 +20,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.effects import HeadEffects, PositionEffects
 from mechheads.engine.interventions import (
     Engine,
     Replace,
@@ -38,6 +37,8 @@ from mechheads.models.load import Model, attention_parts
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
 from mechheads.prompts.pairs import Prompts
+
+from .effects import HeadEffects, PositionEffects
 
 DIRECTIONS = ("noising", "denoising")
 PARTS = ("q", "k", "v", "pattern")

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.effects import HeadEffects
 from mechheads.engine.interventions import budget_for, engine_for, measure, unchanged
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS
@@ -19,6 +18,8 @@ from mechheads.models.load import Model, norm_after_heads
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
 from mechheads.prompts.pairs import Prompts
+
+from .effects import HeadEffects
 
 
 @torch.inference_mode()

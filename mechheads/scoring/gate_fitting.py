@@ -44,7 +44,7 @@ from mechheads.progress import bar, say
 from mechheads.prompts.batches import Batch, minibatches
 from mechheads.prompts.pairs import Prompts
 
-from .roles import Gating, tenth_of, unfinished
+from .gate_roles import Gating, tenth_of, unfinished
 
 # Prompts per update, by device: 64 in the paper; a CPU would take an hour for ten seeds.
 BATCHES = {"cpu": 8}

@@ -2,12 +2,12 @@
 
 import torch
 
-from mechheads.effects import HeadEffects
 from mechheads.models.load import Model
 from mechheads.observe.evaluation import evaluate
 from mechheads.prompts.pairs import Prompts
 
-from .fitting import Recipe, fit_gates
+from .effects import HeadEffects
+from .gate_fitting import Recipe, fit_gates
 
 
 def gating(

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from scipy import stats
 
-from mechheads.effects import HeadEffects
 from mechheads.errors import MechheadsError
-from mechheads.gradients import attribution
 from mechheads.models.load import Model
-from mechheads.patching import patch
 from mechheads.prompts.pairs import Prompts
+
+from .activation_patching import patch
+from .attribution_patching import attribution
+from .effects import HeadEffects
 
 
 def hybrid(

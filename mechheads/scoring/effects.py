@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads import statistics
 from mechheads.errors import MechheadsError
 from mechheads.runs.serialization import Result
+
+from . import statistics
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,8 +16,9 @@ from jaxtyping import Bool, Float
 from scipy import stats
 from torch import Tensor
 
-from mechheads.effects import HeadEffects
 from mechheads.runs.serialization import Result
+
+from .effects import HeadEffects
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +90,7 @@ class Gating(Result):
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: seed, layer, head, g_plus, g_minus and the three scores."""
-        from mechheads.effects import tidy
+        from .effects import tidy
 
         columns = {"g_plus": self.plus, "g_minus": self.minus}
         columns |= {role: self.score(role) for role in ROLES}
@@ -138,7 +139,7 @@ class Gating(Result):
 
     def plot(self) -> "go.Figure":
         """Heat maps of the three scores, mean over seeds."""
-        from .figures import draw_scores
+        from mechheads.gating.figures import draw_scores
 
         return draw_scores(self)
 

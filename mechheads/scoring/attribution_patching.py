@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.effects import HeadEffects
 from mechheads.engine.interventions import (
     Edit,
     Engine,
@@ -34,10 +33,12 @@ from mechheads.errors import MechheadsError, unknown
 from mechheads.metrics import token as metrics
 from mechheads.metrics.token import Metric
 from mechheads.models.load import Model, embed
-from mechheads.patching import DIRECTIONS
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
 from mechheads.prompts.pairs import Prompts
+
+from .activation_patching import DIRECTIONS
+from .effects import HeadEffects
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from mechheads.errors import MechheadsError, unknown
 from mechheads.prompts.pairs import Prompts, read
 
 if TYPE_CHECKING:
-    from mechheads.effects import HeadEffects
     from mechheads.models.load import Model
+
+    from .effects import HeadEffects
 
 
 @dataclass(frozen=True)

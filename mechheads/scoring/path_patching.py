@@ -19,17 +19,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads import heads as heads_by_name
-from mechheads import statistics
-from mechheads.effects import HeadEffects, tidy
 from mechheads.engine.interventions import Engine, Put, budget_for, engine_for, measure, unchanged
 from mechheads.errors import MechheadsError, unknown
 from mechheads.metrics import token as metrics
 from mechheads.metrics.token import Metric
 from mechheads.models.load import Model, attention_parts, inputs_of_heads
-from mechheads.patching import Sides, both_sides, check, untouched_ends
 from mechheads.progress import bar
 from mechheads.prompts.pairs import Prompts
-from mechheads.writes import check_writes
+
+from . import statistics
+from .activation_patching import Sides, both_sides, check, untouched_ends
+from .direct_logit_attribution import check_writes
+from .effects import HeadEffects, tidy
 
 if TYPE_CHECKING:
     import pandas as pd
