@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mechheads.figures import COLORS, FONT, band, escaped
 from mechheads.heads import name_of
 from mechheads.observe.patterns import draw_weights
+from mechheads.reports.theme import COLORS, FONT, band, escaped
 
 from .circuit import Head
 from .curve import Curve

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.metrics.token import METRICS
-from mechheads.pages import Section
-from mechheads.reports import write_reports
+from mechheads.reports.page import Section
+from mechheads.reports.run import write_reports
 from mechheads.runs.files import write_text
 from mechheads.runs.folder import Record, write_table
 

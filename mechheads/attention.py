@@ -43,7 +43,7 @@ def attention(
     say(f"Loading {', '.join(names)} ...", quiet)
     from mechheads.models.load import lexicon, load
     from mechheads.observe.patterns import attend, draw_heads, draw_sums
-    from mechheads.pages import Section, write_page
+    from mechheads.reports.page import Section, write_page
 
     loaded = [load(name, quiet=quiet) for name in names]
     text = prompt

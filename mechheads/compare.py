@@ -76,7 +76,7 @@ def compare(
     from circuits.curve import check_draws
     from circuits.report import write_comparison
     from circuits.search import check_search
-    from mechheads.reports import REPORT
+    from mechheads.reports.run import REPORT
 
     check_search("top", threshold)
     check_draws(draws)

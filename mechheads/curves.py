@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mechheads.figures import COLORS, DASHES
-from mechheads.pages import Section, write_page
+from mechheads.reports.page import Section, write_page
+from mechheads.reports.theme import COLORS, DASHES
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -102,7 +102,7 @@ def discover(
         from circuits.search import check_search
         from mechheads.models.load import load
         from mechheads.models.provenance import provenance
-        from mechheads.reports import REPORT
+        from mechheads.reports.run import REPORT
 
     check_search(search, threshold)
     check_draws(draws)

@@ -108,7 +108,7 @@ def gate(
     say(f"Loading {', '.join(models)} ...", quiet)
     from mechheads.gating import Recipe
     from mechheads.gating.ablation import grid
-    from mechheads.reports import REPORT
+    from mechheads.reports.run import REPORT
 
     recipe = Recipe(seeds, updates, lambda_, free, pulled, batch, clip, seed)
     recipe.check()

@@ -102,7 +102,7 @@ def mask(
     from mechheads.metrics import text as quality
     from mechheads.models.load import load
     from mechheads.models.provenance import provenance
-    from mechheads.reports import REPORT
+    from mechheads.reports.run import REPORT
 
     qualities = [quality.find(name, comet_command) for name in listed]
     start = time.monotonic()

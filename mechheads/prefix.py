@@ -94,7 +94,7 @@ def prefix(
     from mechheads.filler.report import headline, in_words, write_filler
     from mechheads.models.load import load
     from mechheads.models.provenance import provenance
-    from mechheads.reports import REPORT
+    from mechheads.reports.run import REPORT
 
     start, origins = time.monotonic(), {}
 

@@ -6,7 +6,7 @@ import torch
 
 from mechheads import MechheadsError
 from mechheads.observe.patterns import attend, draw_heads, draw_sums
-from mechheads.pages import Section, write_page
+from mechheads.reports.page import Section, write_page
 
 TEXT = "Then, Mary and John gave <b>it</b> & went"
 

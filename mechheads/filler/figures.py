@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from mechheads.figures import COLORS, FONT, band, escaped, label
 from mechheads.heads import name_of
+from mechheads.reports.theme import COLORS, FONT, band, escaped, label
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.heads import name_of
-from mechheads.pages import Section
-from mechheads.reports import write_reports
+from mechheads.reports.page import Section
+from mechheads.reports.run import write_reports
 from mechheads.runs.folder import Record, write_table
 
 from .accuracy import Accuracies

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mechheads.figures import COLORS, FONT, band, escaped
 from mechheads.heads import name_of
+from mechheads.reports.theme import COLORS, FONT, band, escaped
 from mechheads.scoring.gate_roles import NAMES, ROLES, Gating
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.pages import Section
-from mechheads.reports import write_reports
+from mechheads.reports.page import Section
+from mechheads.reports.run import write_reports
 from mechheads.runs.folder import Record, write_table
 
 from .cells import Cell

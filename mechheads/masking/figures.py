@@ -3,7 +3,7 @@
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from mechheads.figures import COLORS, FONT, band, escaped
+from mechheads.reports.theme import COLORS, FONT, band, escaped
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechheads.heads import name_of
-from mechheads.pages import Section
 from mechheads.prompts.question_splits import Parts
-from mechheads.reports import write_reports
+from mechheads.reports.page import Section
+from mechheads.reports.run import write_reports
 from mechheads.runs.files import write_text
 from mechheads.runs.folder import Record, write_table
 from mechheads.scoring.statistics import wilson

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.figures import escaped, label
 from mechheads.models.load import Model, with_patterns
 from mechheads.prompts.batches import token_ids, token_texts
+from mechheads.reports.theme import escaped, label
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -86,7 +86,7 @@ class HeadEffects(Result):
 
     def plot(self) -> "go.Figure":
         """The heat map: layer by head."""
-        from mechheads.figures import heat_map
+        from mechheads.reports.theme import heat_map
 
         return heat_map(self)
 

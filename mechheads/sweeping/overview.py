@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.pages import Section, write_page
+from mechheads.reports.page import Section, write_page
 from mechheads.runs.files import write_text
 
 from .cells import CELLS, INDEX, SUMMARY, Sweep
@@ -244,7 +244,7 @@ def _differing(cell: Cell, others: Sequence[Cell], tasks: bool = False) -> list[
 def _draw(lines: Sequence[Line], titles: tuple[str, str]) -> "go.Figure":
     from plotly.subplots import make_subplots
 
-    from mechheads.figures import COLORS, DASHES, FONT, escaped
+    from mechheads.reports.theme import COLORS, DASHES, FONT, escaped
 
     panels = list(dict.fromkeys(line.panel for line in lines))
     names = list(dict.fromkeys(line.name for line in lines))

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mechheads.pages import Section, write_markdown, write_page
 from mechheads.runs.folder import Record
+
+from .page import Section, write_markdown, write_page
 
 REPORT = "report.html"
 
