@@ -65,7 +65,7 @@ def sparsify(
         raise MechheadsError(f"--threads takes 1 or more, got {threads}.")
     place = None if text == "tasks" else Path(text).expanduser()
     if place:
-        from mechheads.texts import text_files
+        from mechheads.training.texts import text_files
 
         text_files(place)
     if sources.is_sparse(sources.find(model, revision, quiet=quiet)):
@@ -74,11 +74,11 @@ def sparsify(
     say(f"Loading {model} ...", quiet)
     import torch
 
-    from mechheads import sparsification
-    from mechheads.curves import write_curves
     from mechheads.models.huggingface import tokenizer_lexicon
     from mechheads.models.load import load_original
-    from mechheads.rows import task_course, text_course
+    from mechheads.training import sparsification
+    from mechheads.training.data import task_course, text_course
+    from mechheads.training.report import write_curves
     from tasks.curriculum import held_out_pairs, shares
 
     settings = sparsification.Settings(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from mechheads.cli import run
 
 if TYPE_CHECKING:
-    from mechheads.rows import Lessons
+    from mechheads.training.data import Lessons
 
 
 def train_mini(
@@ -42,9 +42,9 @@ def train_mini(
     from functools import partial
     from pathlib import Path
 
-    from mechheads.curves import accuracy_panels, write_curves
     from mechheads.models.huggingface import tokenizer_lexicon
-    from mechheads.pretraining import Recipe, build_tokenizer, train
+    from mechheads.training.pretraining import Recipe, build_tokenizer, train
+    from mechheads.training.report import accuracy_panels, write_curves
     from tasks.curriculum import held_out_pairs, texts
 
     tokenizer = build_tokenizer(texts())
@@ -68,8 +68,8 @@ def train_mini(
 def course(seed: int, worker: int, workers: int) -> "Lessons":
     """What one of the workers trains on."""
     from mechheads.models.huggingface import tokenizer_lexicon
-    from mechheads.pretraining import Recipe, build_tokenizer
-    from mechheads.rows import task_lessons
+    from mechheads.training.data import task_lessons
+    from mechheads.training.pretraining import Recipe, build_tokenizer
     from tasks.curriculum import COUNTS, echoed_words, shares, texts
 
     tokenizer = build_tokenizer(texts())

@@ -2,7 +2,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechheads.curves import SPARSE_PANELS, accuracy_panels, draw, write_curves
+from mechheads.training.report import SPARSE_PANELS, accuracy_panels, draw, write_curves
 
 SPARSE_LOG = """step,seconds,train_gap,train_density,multiplier,test_gap,test_density,live_heads
 2,1,0.01,0.9,0.3,0.02,0.8,8

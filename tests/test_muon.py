@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mechheads.muon import Muon, orthogonal
+from mechheads.training.muon import Muon, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 48), (48, 16)])

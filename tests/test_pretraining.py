@@ -10,9 +10,17 @@ import torch
 from mechheads import MechheadsError
 from mechheads.models.huggingface import tokenizer_lexicon
 from mechheads.models.load import load
-from mechheads.pretraining import Recipe, Work, accuracies, build_tokenizer, new_model, pace, train
-from mechheads.rows import echoes, examples, rows, task_lessons
-from mechheads.teams import team
+from mechheads.training.data import echoes, examples, rows, task_lessons
+from mechheads.training.pretraining import (
+    Recipe,
+    Work,
+    accuracies,
+    build_tokenizer,
+    new_model,
+    pace,
+    train,
+)
+from mechheads.training.workers import team
 from tasks.curriculum import COUNTS, echoed_words, held_out_pairs, shares, texts
 
 SMALL = Recipe(layers=1, heads=2, width=16, steps=3, last=1, warm_up=2, dropout_from=0.4, workers=1)

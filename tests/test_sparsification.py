@@ -10,8 +10,8 @@ import tasks
 from mechheads import MechheadsError, lexicon, load
 from mechheads.models.load import is_gated, load_original
 from mechheads.observe.edges import count_edges
-from mechheads.rows import Course, read_sequences, text_course, text_lessons, text_rows
-from mechheads.sparsification import (
+from mechheads.training.data import Course, read_sequences, text_course, text_lessons, text_rows
+from mechheads.training.sparsification import (
     Control,
     Settings,
     _forward,

@@ -17,9 +17,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads import texts
 from mechheads.errors import MechheadsError
 from mechheads.prompts.pairs import Pair, Share, draw
+
+from . import texts
 
 
 @dataclass(frozen=True)

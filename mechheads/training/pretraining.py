@@ -25,14 +25,16 @@ from torch import Tensor
 from torch.nn import Parameter
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from mechheads import checkpoints, teams
 from mechheads.errors import MechheadsError
 from mechheads.models.huggingface import save_original
-from mechheads.muon import Muon
 from mechheads.progress import bar
 from mechheads.prompts.pairs import Pair
-from mechheads.rows import Lessons, Rows, rows, thinned
 from mechheads.runs.files import append_row, prepare
+
+from . import checkpoints
+from . import workers as teams
+from .data import Lessons, Rows, rows, thinned
+from .muon import Muon
 
 END = "<|endoftext|>"
 # A word with the space before it, one or two digits with theirs, a run of line breaks with the

@@ -31,15 +31,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from mechheads import checkpoints
 from mechheads.errors import MechheadsError
 from mechheads.models import edge_gates as gates
 from mechheads.models import locate as sources
 from mechheads.models.huggingface import Original, quiet_libraries, read_original, save_original
-from mechheads.muon import Muon
 from mechheads.progress import bar
-from mechheads.rows import Course, Rows, thinned
 from mechheads.runs.files import append_row, prepare
+
+from . import checkpoints
+from .data import Course, Rows, thinned
+from .muon import Muon
 
 # Both models' logits are divided by it before they are compared: a model that is sure of its answer
 # else says next to nothing of how it comes to it, and what was held out is forgotten first.
