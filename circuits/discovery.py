@@ -31,7 +31,7 @@ from mechheads.scoring.registry import find, score_heads
 
 from .circuit import Circuit, Head
 from .curve import Curve, needed, trace
-from .judgement import Judgement, judge
+from .faithfulness import Judgement, judge
 from .published import published_for
 from .search import check_search, search
 from .stability import resampled_overlap

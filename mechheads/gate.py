@@ -208,8 +208,8 @@ def _cells(
     quiet: bool,
 ) -> list[str]:
     """Every task on every model, the run folder of it all, and the results in words."""
-    from circuits.gated import gated_circuits, save_circuits
     from mechheads.gating.cells import measure_cell
+    from mechheads.gating.circuits import gated_circuits, save_circuits
     from mechheads.gating.report import write_gating
     from mechheads.models.load import load
     from mechheads.models.provenance import provenance
@@ -264,7 +264,7 @@ def _contrast(
     quiet: bool,
 ) -> list[str]:
     """Contrastive gating, its run folder, and the result in words."""
-    from circuits.gated import contrast_circuits, save_circuits
+    from mechheads.gating.circuits import contrast_circuits, save_circuits
     from mechheads.gating.contrast import run_contrasts
     from mechheads.gating.report import write_contrast
     from mechheads.models.load import load

@@ -13,7 +13,7 @@ import torch
 import mechheads
 import tasks
 from circuits.circuit import Circuit
-from circuits.judgement import judge
+from circuits.faithfulness import judge
 from mechheads.engine.head_subsets import keep_only, measure_masks
 from mechheads.errors import MechheadsError
 from mechheads.gate import gate, make_prompts, sides_of

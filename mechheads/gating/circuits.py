@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from circuits.circuit import Circuit
 from mechheads.gating import Gating
-from mechheads.gating.contrast import Trial
 from mechheads.scoring.gate_roles import LIMIT
 
-from .circuit import Circuit
+from .contrast import Trial
 
 
 def gated_circuits(found: Gating) -> dict[str, Circuit]:
