@@ -160,7 +160,7 @@ def mask(
 def check_questions(names: list[str], method: str, n: int, rank: int, split: str) -> None:
     """What can be wrong with the questions is looked at before torch is imported."""
     import tasks
-    from tasks import free
+    from tasks import questions as free
 
     if len(set(names)) < len(names):
         raise MechheadsError(f"--tasks names one twice: {','.join(names)}.")
@@ -241,7 +241,7 @@ def make_questions(
     import tasks
     from mechheads.models.load import lexicon
     from mechheads.prompts.question_splits import split_questions
-    from tasks import free
+    from tasks import questions as free
 
     made = [
         part
@@ -353,7 +353,7 @@ def weak(found: "Masking") -> str:
 
 def orders_of(crossed: "Matrix | None") -> "tuple[Matrix, Matrix] | None":
     """Low-order functions' heads masked and high-order ones tested, and the other way round."""
-    from tasks.free import HIGH_ORDER, LOW_ORDER
+    from tasks.questions import HIGH_ORDER, LOW_ORDER
 
     up = crossed and crossed.part(LOW_ORDER, HIGH_ORDER)
     down = crossed and crossed.part(HIGH_ORDER, LOW_ORDER)

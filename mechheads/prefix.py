@@ -184,7 +184,7 @@ def check_run(settings: Mapping[str, Any]) -> None:
 def check_task(settings: Mapping[str, Any], options: Mapping[str, str]) -> str:
     """An error names what the task or file cannot take; gives the instruction of its prompts."""
     import tasks
-    from tasks import free
+    from tasks import questions as free
 
     task, instruction = settings["task"], settings["instruction"]
     if not tasks.is_file(task):
@@ -204,7 +204,7 @@ def make_questions(
     """The questions of all functions in a task or file, together."""
     from mechheads.models.load import lexicon
     from mechheads.prompts.pairs import Questions
-    from tasks import free
+    from tasks import questions as free
 
     parts = free.questions(task, lexicon(model), n=n, seed=seed, split=split, **dict(options))
     items = tuple(question for part in parts for question in part.items)

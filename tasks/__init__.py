@@ -24,7 +24,7 @@ from . import (
     retrieval,
     syntax,
 )
-from .own import from_file, from_records, sample
+from .files import from_file, from_records, sample
 
 __all__ = ["TASKS", "from_file", "from_records", "make"]
 

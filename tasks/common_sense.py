@@ -18,7 +18,7 @@ from mechheads.errors import MechheadsError
 from mechheads.prompts.pairs import Lexicon, Maker
 
 from .facts import CATEGORIES, PLACES, USES
-from .layout import Item, question_maker
+from .question_answer import Item, question_maker
 
 LETTERS = "ABCDE"
 

@@ -16,7 +16,7 @@ from typing import Literal
 from mechheads.prompts.pairs import Lexicon, Maker
 
 from .facts import CATEGORIES, COLORS, COMPARISONS
-from .layout import Item, question_maker
+from .question_answer import Item, question_maker
 from .words import NAMES
 
 Kind = Literal["all", "comparison", "deduction"]

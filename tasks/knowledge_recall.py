@@ -13,7 +13,7 @@ from typing import Literal
 from mechheads.prompts.pairs import Lexicon, Maker
 
 from .facts import RELATIONS
-from .layout import Item, question_maker
+from .question_answer import Item, question_maker
 
 Relation = Literal["all", "capital", "opposite", "language", "young", "color"]
 

@@ -14,7 +14,7 @@ from mechheads.errors import MechheadsError
 from mechheads.prompts.pairs import Lexicon, Maker
 
 from .facts import COUNTED
-from .layout import Item, question_maker
+from .question_answer import Item, question_maker
 from .words import NAMES
 
 ADDITION = (

@@ -21,7 +21,7 @@ from typing import Literal
 from mechheads.prompts.pairs import Lexicon, Maker, Pair
 
 from .facts import ACTORS, DEEDS, LINKS, MODALS, PAST, PLURAL
-from .layout import Item, question_maker
+from .question_answer import Item, question_maker
 
 Twins = tuple[Item, Item]
 

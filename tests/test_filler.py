@@ -38,7 +38,7 @@ from mechheads.models import load as models
 from mechheads.prefix import prefix
 from mechheads.prompts.batches import token_ids
 from mechheads.prompts.pairs import Question
-from tasks import free
+from tasks import questions as free
 
 TEXT = "Do it.\n\nQuestion: one two\nAnswer: 3\n\nQuestion: four five\nAnswer:"
 

@@ -28,7 +28,7 @@ from mechheads.models import load as models
 from mechheads.prompts.pairs import Question, Questions
 from mechheads.prompts.question_splits import split_questions, split_sets
 from mechheads.scoring.registry import METHODS
-from tasks import free
+from tasks import questions as free
 
 
 def test_sizes_are_numbers_shares_or_what_fits():
