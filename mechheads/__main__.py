@@ -2,7 +2,7 @@
 
 import sys
 
-from mechheads.cli import VERBS, unless_gone
+from mechheads.cli.parse import VERBS, unless_gone
 from mechheads.errors import unknown
 
 

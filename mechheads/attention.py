@@ -1,6 +1,6 @@
 """Verb `attention`: what every head attends to on one prompt, for one or more models."""
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 
 
 def attention(

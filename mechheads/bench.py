@@ -1,6 +1,6 @@
 """Verb `bench`: how much faster than TransformerLens's own loop."""
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 
 
 def bench(
@@ -54,11 +54,11 @@ def bench(
             raise MechheadsError(
                 f"--first takes 1 to {length - 1} with prompts of {length} tokens, got {position}."
             )
-    from mechheads.benchmark import compare
-    from mechheads.display import print_timings
+    from mechheads.benchmarks.timings import compare
+    from mechheads.cli.console import print_timings
 
     if sweep:
-        from mechheads.sweeping.scaling import compare_workers
+        from mechheads.benchmarks.scaling import compare_workers
 
         print(compare_workers(sweep, quiet).table)
         return

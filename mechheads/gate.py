@@ -6,7 +6,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 from mechheads.errors import MechheadsError
 from mechheads.models import locate as sources
 from mechheads.progress import say

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechheads.cli import flag_of, run
+from mechheads.cli.parse import flag_of, run
 from mechheads.discover import notes
 from mechheads.errors import MechheadsError, unknown
 from mechheads.models import locate as sources

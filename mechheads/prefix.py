@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 from mechheads.errors import MechheadsError
 from mechheads.filler.conditions import (
     ARM_C,

@@ -1,6 +1,6 @@
 """Verb `show`: what a task asks, and how well a model answers."""
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 from mechheads.errors import unknown
 
 
@@ -61,7 +61,7 @@ def show(
         raise MechheadsError(f"--test takes 1 or more prompts, got {count}.")
     sources.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
-    from mechheads.display import print_evaluation, print_evaluations, print_prompts
+    from mechheads.cli.console import print_evaluation, print_evaluations, print_prompts
     from mechheads.metrics import token as metrics
     from mechheads.models.load import is_gated, lexicon, load
     from mechheads.observe.edges import count_edges

@@ -1,6 +1,6 @@
 """Verb `sparsify`: a model learns to do the same with few attention edges."""
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 
 
 def sparsify(

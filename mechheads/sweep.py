@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 from mechheads.errors import MechheadsError
 from mechheads.prompts.pairs import read_list
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 
 if TYPE_CHECKING:
     from mechheads.training.data import Lessons

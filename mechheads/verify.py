@@ -1,6 +1,6 @@
 """Verb `verify`: does a saved run give the same numbers again?"""
 
-from mechheads.cli import run
+from mechheads.cli.parse import run
 from mechheads.errors import MechheadsError
 
 
@@ -19,7 +19,7 @@ def verify(folder: str, *, tolerance: float = 1e-4, quiet: bool = False) -> None
     from pathlib import Path
 
     from mechheads.sweeping.cells import is_sweep
-    from mechheads.verification import verify_run, verify_sweep
+    from mechheads.verifying.rerun import verify_run, verify_sweep
 
     if not 0 <= tolerance < float("inf"):
         raise MechheadsError(f"--tolerance takes 0 or more, got {tolerance}.")

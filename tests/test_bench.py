@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from mechheads import benchmark, flops
+from mechheads.benchmarks import flops
+from mechheads.benchmarks import timings as benchmark
 
 SMALL = {
     "n_layers": 3,

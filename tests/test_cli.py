@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mechheads.cli import VERBS, help_text, importing
+from mechheads.cli.parse import VERBS, help_text, importing
 
 RECORD = {"clean": "The Mary and", "corrupt": "The John and", "answer": " Mary", "wrong": " John"}
 

@@ -13,8 +13,8 @@ from mechheads.compare import compare
 from mechheads.discover import discover
 from mechheads.errors import MechheadsError
 from mechheads.runs.folder import Record, finish
-from mechheads.verification import verify_run
 from mechheads.verify import verify
+from mechheads.verifying.rerun import verify_run
 
 
 @pytest.fixture(scope="module")

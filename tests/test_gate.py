@@ -19,7 +19,7 @@ from mechheads.errors import MechheadsError
 from mechheads.gate import gate, make_prompts, sides_of
 from mechheads.gating import Gating
 from mechheads.gating.contrast import Contrast
-from mechheads.verification import compare_headlines, repeat
+from mechheads.verifying.rerun import compare_headlines, repeat
 from tasks.contrasts import read_contrasts
 
 FEW: dict[str, Any] = {"seeds": 2, "updates": 6, "n": 8, "test": 4, "quiet": True}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads.benchmark import random_prompts, tokenizer_of_words
+from mechheads.benchmarks.timings import random_prompts, tokenizer_of_words
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
 from mechheads.models import load as models

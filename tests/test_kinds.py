@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mechheads.benchmark import tokenizer_of_words
+from mechheads.benchmarks.timings import tokenizer_of_words
 from mechheads.models.load import random_model
 from mechheads.observe.head_types import head_types
 

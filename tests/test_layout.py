@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mechheads.cli import VERBS
+from mechheads.cli.parse import VERBS
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(

@@ -6,7 +6,7 @@ import shlex
 import pandas as pd
 import pytest
 
-from mechheads.cli import arguments
+from mechheads.cli.parse import arguments
 from mechheads.discover import discover, flags
 from mechheads.errors import MechheadsError
 from mechheads.runs import folder as runs

@@ -20,7 +20,8 @@ import pytest
 import torch
 
 import mechheads.discover
-from mechheads.cli import arguments
+from mechheads.benchmarks.scaling import Scaling
+from mechheads.cli.parse import arguments
 from mechheads.errors import MechheadsError
 from mechheads.models import cache as kept
 from mechheads.models import load as models
@@ -45,7 +46,6 @@ from mechheads.sweeping.cells import (
 from mechheads.sweeping.grid import Cell, from_file, from_flags
 from mechheads.sweeping.inputs import with_inputs
 from mechheads.sweeping.overview import write_overview
-from mechheads.sweeping.scaling import Scaling
 from mechheads.verify import verify
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads import flops
 from mechheads.engine.generate import answer
 from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.gating import Recipe, fit_gates
@@ -28,6 +27,8 @@ from mechheads.prompts.batches import batches
 from mechheads.prompts.pairs import Pair, Prompts
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.attribution_patching import attribution
+
+from . import flops
 
 # Shapes whose gates are fitted ten times in seconds.
 GATED = ("mini",)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechheads.cli import VERBS
+from mechheads.cli.parse import VERBS
 from mechheads.errors import MechheadsError
 from mechheads.models.cache import keeping_models
 from mechheads.models.threads import with_threads

@@ -9,10 +9,9 @@ from typing import Any
 
 from mechheads.errors import MechheadsError
 from mechheads.progress import say
-
-from .cells import complete, look
-from .cluster import find_ray, on_cluster
-from .grid import Cell, from_flags
+from mechheads.sweeping.cells import complete, look
+from mechheads.sweeping.cluster import find_ray, on_cluster
+from mechheads.sweeping.grid import Cell, from_flags
 
 ROUNDS = 3
 

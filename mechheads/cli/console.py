@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mechheads.benchmark import Timing
+from mechheads.benchmarks.timings import Timing
 from mechheads.metrics.token import METRICS
 from mechheads.models.load import Model
 from mechheads.observe.edges import Edges
