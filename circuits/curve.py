@@ -22,7 +22,7 @@ from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.errors import MechheadsError
 from mechheads.metrics import token as metrics
 from mechheads.models.load import Model
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import ends, resample
 

@@ -23,7 +23,7 @@ from mechheads.observe.edges import Edges, count_edges
 from mechheads.observe.evaluation import Evaluation, evaluate
 from mechheads.observe.head_types import HeadTypes, head_types
 from mechheads.observe.patterns import attend_heads
-from mechheads.prompts.pairs import Prompts, check_prompts
+from mechheads.prompts import Prompts, check_prompts
 from mechheads.runs.serialization import load_result, save_result
 from mechheads.scoring.effects import HeadEffects
 from mechheads.scoring.path_patching import EdgeEffects, edge_attribution

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechheads.engine.head_subsets import keep_only, measure_masks
 from mechheads.models.load import Model
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 from mechheads.scoring.statistics import ends, resample
 
 from .circuit import Circuit, Head

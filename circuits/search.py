@@ -16,7 +16,7 @@ from mechheads.engine.head_subsets import keep_only, measure_masks, nested
 from mechheads.errors import MechheadsError
 from mechheads.models.load import Model
 from mechheads.progress import bar
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 from .circuit import Head
 from .curve import explained, needed

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mechheads.observe.head_types import HeadTypes as HeadTypes
     from mechheads.observe.head_types import head_types as head_types
     from mechheads.prompts.batches import Batch as Batch
-    from mechheads.prompts.pairs import Pair as Pair
-    from mechheads.prompts.pairs import Prompts as Prompts
+    from mechheads.prompts import Pair as Pair
+    from mechheads.prompts import Prompts as Prompts
     from mechheads.scoring.activation_patching import patch_positions as patch_positions
     from mechheads.scoring.effects import HeadEffects as HeadEffects
     from mechheads.scoring.effects import PositionEffects as PositionEffects

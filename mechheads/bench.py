@@ -33,7 +33,7 @@ def bench(
     """
     from mechheads.errors import MechheadsError, unknown
     from mechheads.models.untrained import SHAPES
-    from mechheads.prompts.pairs import read_list
+    from mechheads.options import read_list
 
     # What can be wrong is looked at before torch is imported.
     names = read_list(shape, str, "--shape")

@@ -11,7 +11,7 @@ from mechheads.discover import check, make_prompts
 from mechheads.errors import MechheadsError
 from mechheads.models import locate as sources
 from mechheads.progress import say
-from mechheads.prompts.pairs import read_list
+from mechheads.options import read_list
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:

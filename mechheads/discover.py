@@ -9,7 +9,7 @@ from mechheads.cli.parse import importing, run
 from mechheads.errors import MechheadsError
 from mechheads.models import locate as sources
 from mechheads.progress import say
-from mechheads.prompts.pairs import LEAST, check_prompts
+from mechheads.prompts import LEAST, check_prompts
 from mechheads.runs import folder as runs
 from mechheads.scoring import registry as methods
 from mechheads.scoring.registry import METHODS
@@ -17,7 +17,7 @@ from mechheads.scoring.registry import METHODS
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
     from mechheads.models.load import Model
-    from mechheads.prompts.pairs import Prompts
+    from mechheads.prompts import Prompts
 
 USUAL = 32  # prompts that rank, and as many that judge
 # What a model is loaded with, besides its name.

@@ -10,14 +10,15 @@ from mechheads.cli.parse import run
 from mechheads.errors import MechheadsError
 from mechheads.models import locate as sources
 from mechheads.progress import say
-from mechheads.prompts.pairs import LEAST, check_prompts, read_list
+from mechheads.prompts import LEAST, check_prompts
+from mechheads.options import read_list
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from mechheads.gating import Recipe
     from mechheads.gating.contrast import Side
     from mechheads.models.load import Model
-    from mechheads.prompts.pairs import Prompts
+    from mechheads.prompts import Prompts
     from tasks.contrasts import Format, Plan
 
 UNUSED = ("task", "rates", "k", "points", "no_patching")  # by contrastive gating
@@ -169,7 +170,7 @@ def make_prompts(
     """Prompts that fit and prompts that test: no group is in both."""
     import tasks
     from mechheads.models.load import lexicon
-    from mechheads.prompts.gate_splits import split_prompts, wanted
+    from mechheads.prompts.partitions import split_prompts, wanted
 
     n, test = settings["n"], settings["test"]
     made = tasks.make(
@@ -300,7 +301,7 @@ def _contrast(
 def sides_of(plan: "Plan", made: "Mapping[str, tuple[Prompts, Prompts]]") -> "tuple[Side, Side]":
     """Both sides of a trial; what is tested on either has been fitted on none."""
     from mechheads.gating.contrast import Side, keep_apart
-    from mechheads.prompts.pairs import Prompts
+    from mechheads.prompts import Prompts
 
     def side(fitted: "Sequence[Format]", test: "Format") -> Side:
         parts = [made[each.name][0] for each in fitted]

@@ -4,12 +4,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechheads.cli.parse import flag_of, run
+from mechheads.options import flag_of
+from mechheads.cli.parse import run
 from mechheads.discover import notes
 from mechheads.errors import MechheadsError, unknown
 from mechheads.models import locate as sources
 from mechheads.progress import say
-from mechheads.prompts.pairs import check_prompts, read_list
+from mechheads.prompts import check_prompts
+from mechheads.options import read_list
 from mechheads.runs import folder as runs
 from mechheads.scoring import registry as methods
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from mechheads.masking.matrix import Matrix
     from mechheads.masking.probe import Probing
     from mechheads.models.load import Model
-    from mechheads.prompts.pairs import Questions
-    from mechheads.prompts.question_splits import Parts
+    from mechheads.prompts import Questions
+    from mechheads.prompts.partitions import Parts
 
 PROBE, ELBOW = "probe", "elbow"
 # Share of right answers of the whole model below which a run is not worth much.
@@ -240,7 +242,7 @@ def make_questions(
     """Questions that rank the heads, and others to answer, by function."""
     import tasks
     from mechheads.models.load import lexicon
-    from mechheads.prompts.question_splits import split_questions
+    from mechheads.prompts.partitions import split_questions
     from tasks import questions as free
 
     made = [

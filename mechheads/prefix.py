@@ -18,12 +18,13 @@ from mechheads.filler.conditions import (
 from mechheads.heads import parse
 from mechheads.models import locate as sources
 from mechheads.progress import say
-from mechheads.prompts.pairs import check_prompts, read_list
+from mechheads.prompts import check_prompts
+from mechheads.options import read_list
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from mechheads.models.load import Model
-    from mechheads.prompts.pairs import Questions
+    from mechheads.prompts import Questions
 
 
 def prefix(
@@ -203,7 +204,7 @@ def make_questions(
 ) -> "Questions":
     """The questions of all functions in a task or file, together."""
     from mechheads.models.load import lexicon
-    from mechheads.prompts.pairs import Questions
+    from mechheads.prompts import Questions
     from tasks import questions as free
 
     parts = free.questions(task, lexicon(model), n=n, seed=seed, split=split, **dict(options))

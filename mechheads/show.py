@@ -100,7 +100,7 @@ def show(
 
 def notes() -> str:
     """The tasks and their own flags, for the help text."""
-    from mechheads.prompts.pairs import choices
+    from mechheads.options import choices
     from tasks import TASKS
 
     lines = ["Tasks and their own flags:"]

@@ -74,7 +74,7 @@ def sparsify(
     say(f"Loading {model} ...", quiet)
     import torch
 
-    from mechheads.models.huggingface import tokenizer_lexicon
+    from mechheads.prompts.lexicon import tokenizer_lexicon
     from mechheads.models.load import load_original
     from mechheads.training import sparsification
     from mechheads.training.data import task_course, text_course

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mechheads.cli.parse import run
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import read_list
+from mechheads.options import read_list
 
 if TYPE_CHECKING:
     from mechheads.sweeping.cells import Sweep

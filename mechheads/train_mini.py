@@ -42,7 +42,7 @@ def train_mini(
     from functools import partial
     from pathlib import Path
 
-    from mechheads.models.huggingface import tokenizer_lexicon
+    from mechheads.prompts.lexicon import tokenizer_lexicon
     from mechheads.training.pretraining import Recipe, build_tokenizer, train
     from mechheads.training.report import accuracy_panels, write_curves
     from tasks.curriculum import held_out_pairs, texts
@@ -67,7 +67,7 @@ def train_mini(
 
 def course(seed: int, worker: int, workers: int) -> "Lessons":
     """What one of the workers trains on."""
-    from mechheads.models.huggingface import tokenizer_lexicon
+    from mechheads.prompts.lexicon import tokenizer_lexicon
     from mechheads.training.data import task_lessons
     from mechheads.training.pretraining import Recipe, build_tokenizer
     from tasks.curriculum import COUNTS, echoed_words, shares, texts

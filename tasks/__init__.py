@@ -9,7 +9,8 @@ import random
 from typing import Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts.pairs import MOST, Lexicon, Prompts, Split, Task, draw, read, words_as_tokens
+from mechheads.prompts import MOST, Lexicon, Prompts, Split, Task, draw, words_as_tokens
+from mechheads.options import read_value
 
 from . import (
     common_sense,
@@ -51,8 +52,8 @@ def check(task: str, n: int | None, split: str, options: dict[str, Any]) -> dict
 
     One prompt is made with plain words for tokens, so that a value the task refuses is noticed.
     """
-    read(split, Split, "--split")
-    n = read(n, int | None, "--n")
+    read_value(split, Split, "--split")
+    n = read_value(n, int | None, "--n")
     if n is not None and not 1 <= n <= MOST:
         raise MechheadsError(f"--n takes 1 to {MOST:,} prompts, got {n}.")
     if is_file(task):

@@ -15,7 +15,7 @@ in any order.
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Lexicon, Maker
+from mechheads.prompts import Lexicon, Maker
 
 from .facts import CATEGORIES, PLACES, USES
 from .question_answer import Item, question_maker

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import read_list
+from mechheads.options import read_list
 from tasks import TASKS, check, is_file
 
 

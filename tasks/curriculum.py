@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mechheads.prompts.pairs import Lexicon, Maker, Pair, Share, draw, words_as_tokens
+from mechheads.prompts import Lexicon, Maker, Pair, Share, draw, words_as_tokens
 from tasks import TASKS
 
 from . import facts, words

@@ -20,7 +20,7 @@ import random
 from typing import Literal
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Lexicon, Maker, Pair
+from mechheads.prompts import Lexicon, Maker, Pair
 
 from .words import ARGUMENTS, NOUNS
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.prompts import Pair, Prompts
 
 if TYPE_CHECKING:
     import pandas as pd

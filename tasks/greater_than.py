@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Lexicon, Maker, Pair
+from mechheads.prompts import Lexicon, Maker, Pair
 
 from .words import EVENTS
 

@@ -13,7 +13,7 @@ the two people at the ends, or the kind with its color.
 import random
 from typing import Literal
 
-from mechheads.prompts.pairs import Lexicon, Maker
+from mechheads.prompts import Lexicon, Maker
 
 from .facts import CATEGORIES, COLORS, COMPARISONS
 from .question_answer import Item, question_maker

@@ -11,7 +11,7 @@ the giver, `flip` makes the receiver the giver, so that the answer becomes the o
 import random
 from typing import Literal
 
-from mechheads.prompts.pairs import Lexicon, Maker, Pair
+from mechheads.prompts import Lexicon, Maker, Pair
 
 from .words import NAMES, OBJECTS, PLACES
 

@@ -13,7 +13,7 @@ flip.
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Lexicon, Maker, Pair
+from mechheads.prompts import Lexicon, Maker, Pair
 
 from .ioi import Corruption, cast, known_names
 from .words import OBJECTS, PLACES

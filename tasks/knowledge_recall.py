@@ -10,7 +10,7 @@ that a held-out question is a known fact in a wording that was never seen with i
 import random
 from typing import Literal
 
-from mechheads.prompts.pairs import Lexicon, Maker
+from mechheads.prompts import Lexicon, Maker
 
 from .facts import RELATIONS
 from .question_answer import Item, question_maker

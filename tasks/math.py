@@ -13,7 +13,7 @@ import random
 from typing import Literal
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts.pairs import Lexicon, Maker, Pair
+from mechheads.prompts import Lexicon, Maker, Pair
 
 OPERATIONS = {
     "add": ("+", operator.add),

@@ -11,7 +11,7 @@ be memorised, also the things that are counted.
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Lexicon, Maker
+from mechheads.prompts import Lexicon, Maker
 
 from .facts import COUNTED
 from .question_answer import Item, question_maker

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Lexicon, Maker, Pair, held_out
+from mechheads.prompts import Lexicon, Maker, Pair, held_out
 
 
 @dataclass(frozen=True)

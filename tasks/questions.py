@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Lexicon, Question, Questions
+from mechheads.prompts import Lexicon, Question, Questions
 from tasks import TASKS, is_file, make
 
 # How CogQA orders its functions.

@@ -12,7 +12,7 @@ together with the answer.
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Lexicon, Maker
+from mechheads.prompts import Lexicon, Maker
 
 from .facts import COLORS, SURNAMES, THINGS, TITLES
 from .question_answer import Item, question_maker

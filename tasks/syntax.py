@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable
 from typing import Literal
 
-from mechheads.prompts.pairs import Lexicon, Maker, Pair
+from mechheads.prompts import Lexicon, Maker, Pair
 
 from .facts import ACTORS, DEEDS, LINKS, MODALS, PAST, PLURAL
 from .question_answer import Item, question_maker

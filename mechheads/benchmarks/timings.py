@@ -24,7 +24,7 @@ from mechheads.models.threads import with_threads
 from mechheads.models.untrained import SHAPES
 from mechheads.progress import say
 from mechheads.prompts.batches import batches
-from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.prompts import Pair, Prompts
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.attribution_patching import attribution
 

@@ -14,7 +14,7 @@ from mechheads.models.load import Model
 from mechheads.observe.edges import Edges
 from mechheads.observe.evaluation import Evaluation
 from mechheads.prompts.batches import token_ids, token_texts
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 
 def print_prompts(model: Model, prompts: Prompts, n: int) -> None:

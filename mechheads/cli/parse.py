@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from mechheads.errors import MechheadsError, suggest
-from mechheads.prompts.pairs import read
+from mechheads.options import read_value
 
 VERBS = {
     "discover": "find the heads that do a task, what they explain, and a report",
@@ -109,7 +109,7 @@ def arguments(
         raise MechheadsError(f"{what}. {_see(verb)}") from None
     for name, parameter in named.items():
         if name in recorded:
-            recorded[name] = read(recorded[name], parameter.annotation, flag_of(name))
+            recorded[name] = read_value(recorded[name], parameter.annotation, flag_of(name))
     return recorded
 
 

@@ -11,7 +11,7 @@ from mechheads.heads import check_heads
 from mechheads.metrics import token as metrics
 from mechheads.models.load import Model
 from mechheads.progress import bar
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 from mechheads.scoring.activation_patching import both_sides, check
 
 from .interventions import Replace, budget_for, engine_for, measure

@@ -13,7 +13,7 @@ from torch import Tensor
 from mechheads.engine.generate import answer
 from mechheads.metrics.values import is_right
 from mechheads.models.load import Model
-from mechheads.prompts.pairs import Question
+from mechheads.prompts import Question
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import wilson
 

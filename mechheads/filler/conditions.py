@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts.pairs import read_list
+from mechheads.options import read_list
 
 Place = Literal["start", "between", "end", "random"]
 PLACES: tuple[str, ...] = get_args(Place)

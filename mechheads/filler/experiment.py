@@ -9,7 +9,7 @@ from mechheads.heads import check_heads
 from mechheads.models.cache import keeping_models
 from mechheads.models.load import Model
 from mechheads.progress import say
-from mechheads.prompts.pairs import Question, Questions
+from mechheads.prompts import Question, Questions
 
 from .accuracy import Accuracies, Answers, ask
 from .conditions import Asked, values_of

@@ -18,7 +18,7 @@ from typing import Any
 from mechheads.errors import MechheadsError
 from mechheads.models.load import Model
 from mechheads.prompts.batches import token_ids
-from mechheads.prompts.pairs import Question
+from mechheads.prompts import Question
 
 # What a run begins with and what stands after it; the second where the first does not fit.
 GAPS: Mapping[str, tuple[tuple[str, str], ...]] = {

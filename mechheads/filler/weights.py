@@ -18,7 +18,7 @@ from torch import Tensor
 from mechheads.errors import MechheadsError
 from mechheads.models.load import Model, with_patterns
 from mechheads.prompts.batches import token_texts
-from mechheads.prompts.pairs import LEAST
+from mechheads.prompts import LEAST
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import bootstrap
 

@@ -13,7 +13,7 @@ import torch
 from mechheads.engine.head_subsets import measure_masks
 from mechheads.models.load import Model
 from mechheads.observe.evaluation import evaluate
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.gate_fitting import Recipe, fit_gates
 from mechheads.scoring.gate_roles import FITS, LIMIT, NAMES, Agreement, Gating, agreement

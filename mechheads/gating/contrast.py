@@ -20,7 +20,7 @@ from mechheads.engine.head_subsets import measure_masks
 from mechheads.errors import MechheadsError
 from mechheads.models.load import Model
 from mechheads.progress import bar, say
-from mechheads.prompts.pairs import LEAST, Pair, Prompts
+from mechheads.prompts import LEAST, Pair, Prompts
 from mechheads.runs.serialization import Result
 from mechheads.scoring.gate_fitting import Gates, Recipe, descend, first_logits, make_course
 from mechheads.scoring.gate_roles import unfinished

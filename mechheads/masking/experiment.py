@@ -13,7 +13,7 @@ from mechheads.engine.generate import answer
 from mechheads.errors import MechheadsError
 from mechheads.metrics.text import Quality, exact
 from mechheads.models.load import Model
-from mechheads.prompts.pairs import Questions
+from mechheads.prompts import Questions
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import bootstrap
 

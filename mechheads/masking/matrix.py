@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechheads.metrics.text import Quality
 from mechheads.models.load import Model
-from mechheads.prompts.pairs import Questions
+from mechheads.prompts import Questions
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import ends, resample
 

@@ -27,8 +27,8 @@ from mechheads.errors import MechheadsError
 from mechheads.models.load import Model, unembed
 from mechheads.progress import bar
 from mechheads.prompts.batches import token_ids
-from mechheads.prompts.pairs import Questions
-from mechheads.prompts.question_splits import split_sets
+from mechheads.prompts import Questions
+from mechheads.prompts.partitions import split_sets
 
 from .selection import Head, elbow
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechheads.heads import name_of
-from mechheads.prompts.question_splits import Parts
+from mechheads.prompts.partitions import Parts
 from mechheads.reports.page import Section
 from mechheads.reports.run import write_reports
 from mechheads.runs.files import write_text

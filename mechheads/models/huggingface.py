@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_model
 
 from mechheads.errors import MechheadsError, suggest
-from mechheads.prompts.pairs import Lexicon
+from mechheads.prompts import Lexicon
 
 from . import locate as sources
 from .configs import DERIVED
@@ -70,19 +70,6 @@ def save_gguf_as_directory(folder: Path, gguf: str) -> None:
         hf_model.config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         save_model(hf_model, str(folder / "model.safetensors"), metadata={"format": "pt"})
-
-
-def tokenizer_lexicon(tokenizer: Any, name: str) -> Lexicon:
-    """The same for a transformers tokenizer by itself."""
-    before = tuple(tokenizer.encode("The", add_special_tokens=False))
-
-    def split(text: str) -> tuple[int, ...]:
-        ids = tuple(tokenizer.encode(f"The{text}", add_special_tokens=False))
-        if ids[: len(before)] == before:
-            return ids[len(before) :]
-        return tuple(tokenizer.encode(text, add_special_tokens=False))
-
-    return Lexicon(name, split)
 
 
 def read_original(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:

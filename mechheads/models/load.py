@@ -25,23 +25,16 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.activation_functions import apply_softcap
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Lexicon, read
+from mechheads.prompts import Lexicon
+from mechheads.options import read_value
 
 from . import cache as kept
 from . import edge_gates as gates
 from . import locate as sources
 from .configs import DERIVED
 from .devices import find_device, find_dtype
-from .huggingface import (
-    Original,
-    complete_tokenizer,
-    first_line,
-    fuse_activations,
-    quiet_libraries,
-    read_original,
-    refuse,
-    tokenizer_lexicon,
-)
+from .huggingface import Original, complete_tokenizer, first_line, fuse_activations, quiet_libraries, read_original, refuse
+from mechheads.prompts.lexicon import tokenizer_lexicon
 
 Model = HookedTransformer
 
@@ -519,7 +512,7 @@ def _give_tokenizer(model: Model, tokenizer: Any) -> None:
 def _context(own: int, wanted: int | None, source: sources.Source) -> int:
     if wanted is None:
         return min(own, 2048)
-    wanted = int(read(wanted, int, "--n-ctx"))
+    wanted = int(read_value(wanted, int, "--n-ctx"))
     if not 1 <= wanted <= own:
         raise MechheadsError(f"{source.name} takes 1 to {own} tokens, --n-ctx is {wanted}.")
     return wanted

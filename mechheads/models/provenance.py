@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mechheads.prompts.pairs import Prompts, Questions
+from mechheads.prompts import Prompts, Questions
 
 from .load import Model
 from .locate import Source

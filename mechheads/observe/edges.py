@@ -16,7 +16,7 @@ from mechheads.errors import MechheadsError
 from mechheads.models.load import Model, with_patterns
 from mechheads.progress import bar
 from mechheads.prompts.batches import token_ids
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 if TYPE_CHECKING:
     import pandas as pd

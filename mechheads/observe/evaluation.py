@@ -14,7 +14,7 @@ from mechheads.metrics.token import METRICS, score
 from mechheads.models.load import Model, logits_at_end
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 if TYPE_CHECKING:
     import pandas as pd

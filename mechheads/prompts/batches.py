@@ -9,20 +9,18 @@
    are read, where a causal model cannot see them; prompts are never padded.
 """
 
-import itertools
 import random
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model
 
+from .encoder import Encoder
 from .pairs import Pair, Prompts
 
 SMALL = 256  # tokens; a batch of fewer is not worth a pass of its own
@@ -83,11 +81,11 @@ class _Tokens:
         )
 
 
-def batches(model: Model, prompts: Prompts, max_tokens: int = 16384) -> Iterator[Batch]:
+def batches(encoder: Encoder, prompts: Prompts, max_tokens: int = 16384) -> Iterator[Batch]:
     """The prompts as batches of one length each, of at most about `max_tokens` tokens."""
     groups: dict[int, list[tuple[int, _Tokens]]] = defaultdict(list)
     for i, pair in enumerate(prompts.pairs):
-        tokens = _tokenize(model, pair, _where(i, pair, prompts))
+        tokens = _tokenize(encoder, pair, _where(i, pair, prompts))
         groups[len(tokens.clean)].append((i, tokens))
     for length in sorted(groups):
         chunk: list[tuple[int, _Tokens]] = []
@@ -95,7 +93,7 @@ def batches(model: Model, prompts: Prompts, max_tokens: int = 16384) -> Iterator
         # Pairs that begin to differ late are kept apart: what they share need not run twice.
         for i, tokens in sorted(groups[length], key=lambda entry: entry[1].first):
             steps = max(map(len, tokens.answers + tokens.wrong))
-            logits = steps * model.cfg.d_vocab_out // 4096  # memory of a row's logits, in tokens
+            logits = steps * encoder.vocabulary // 4096  # memory of a row's logits, in tokens
             cost = len(_rows(tokens)) * max(length, logits)
             later = bool(chunk) and tokens.first > chunk[0][1].first
             if chunk and (used + cost > max_tokens or (later and used > SMALL)):
@@ -106,13 +104,13 @@ def batches(model: Model, prompts: Prompts, max_tokens: int = 16384) -> Iterator
         yield _batch(chunk)
 
 
-def minibatches(model: Model, prompts: Prompts, size: int, seed: int) -> list[Batch]:
+def minibatches(encoder: Encoder, prompts: Prompts, size: int, seed: int) -> list[Batch]:
     """The prompts as batches of at most `size` prompts of one length each, mixed by the seed."""
     groups: dict[int, list[tuple[int, _Tokens]]] = defaultdict(list)
     order = list(range(len(prompts)))
     random.Random(seed).shuffle(order)
     for i in order:
-        tokens = _tokenize(model, prompts.pairs[i], _where(i, prompts.pairs[i], prompts))
+        tokens = _tokenize(encoder, prompts.pairs[i], _where(i, prompts.pairs[i], prompts))
         groups[len(tokens.clean)].append((i, tokens))
     return [
         _batch(group[begin : begin + size])
@@ -121,27 +119,13 @@ def minibatches(model: Model, prompts: Prompts, size: int, seed: int) -> list[Ba
     ]
 
 
-def token_ids(model: Model, text: str) -> tuple[int, ...]:
-    """The prompt's token ids, with the BOS token where the model gets one."""
-    tokenizer: Any = model.tokenizer
-    ids = tuple(tokenizer.encode(text, add_special_tokens=False))
-    return (tokenizer.bos_token_id, *ids) if model.cfg.default_prepend_bos else ids
-
-
-def token_texts(model: Model, ids: tuple[int, ...]) -> list[str]:
-    """What each token adds to the text; together they are the prompt as the model sees it."""
-    tokenizer: Any = model.tokenizer
-    whole = [tokenizer.decode(ids[:i]) for i in range(len(ids) + 1)]
-    return [after[len(before) :] for before, after in itertools.pairwise(whole)]
-
-
 def _where(i: int, pair: Pair, prompts: Prompts) -> str:
     start = pair.clean if len(pair.clean) < 40 else f"{pair.clean[:36]}..."
     return f"Prompt {i + 1} of task {prompts.task} ({start!r})"
 
 
-def _tokenize(model: Model, pair: Pair, where: str) -> _Tokens:
-    clean, corrupt = token_ids(model, pair.clean), token_ids(model, pair.corrupt)
+def _tokenize(encoder: Encoder, pair: Pair, where: str) -> _Tokens:
+    clean, corrupt = encoder.ids(pair.clean), encoder.ids(pair.corrupt)
     if len(clean) != len(corrupt):
         raise MechheadsError(
             f"{where}: clean has {len(clean)} tokens, corrupt has {len(corrupt)}. "
@@ -149,30 +133,29 @@ def _tokenize(model: Model, pair: Pair, where: str) -> _Tokens:
         )
     if clean == corrupt:
         raise MechheadsError(f"{where}: clean and corrupt are the same. Change a word in one.")
-    answers = [_continue(model, pair.clean, clean, a, where) for a in pair.answers]
-    wrong = [_continue(model, pair.clean, clean, w, where) for w in pair.wrong]
+    answers = [_continue(encoder, pair.clean, clean, a, where) for a in pair.answers]
+    wrong = [_continue(encoder, pair.clean, clean, w, where) for w in pair.wrong]
     if both := set(answers) & set(wrong):
         text = pair.answers[answers.index(both.pop())]
         raise MechheadsError(f"{where}: {text!r} has the same tokens as a wrong answer.")
     longest = len(clean) + max(map(len, answers + wrong)) - 1
-    if longest > model.cfg.n_ctx:
+    if longest > encoder.context:
         raise MechheadsError(
-            f"{where} has {longest} tokens, {model.cfg.model_name} takes {model.cfg.n_ctx}. "
+            f"{where} has {longest} tokens, {encoder.name} takes {encoder.context}. "
             "Use shorter prompts, or load the model with a larger n_ctx if it has one."
         )
     return _Tokens(clean, corrupt, answers, wrong)
 
 
 def _continue(
-    model: Model, prompt: str, before: tuple[int, ...], answer: str, where: str
+    encoder: Encoder, prompt: str, before: tuple[int, ...], answer: str, where: str
 ) -> tuple[int, ...]:
     """The answer's tokens after those of the prompt."""
-    tokenizer: Any = model.tokenizer
-    joint = token_ids(model, prompt + answer)
+    joint = encoder.ids(prompt + answer)
     if joint[: len(before)] == before and len(joint) > len(before):
         return joint[len(before) :]
-    alone = tuple(tokenizer.encode(answer, add_special_tokens=False))
-    if alone and tokenizer.decode(before + alone) == tokenizer.decode(before) + answer:
+    alone = encoder.plain_ids(answer)
+    if alone and encoder.decode(before + alone) == encoder.decode(before) + answer:
         return alone
     raise MechheadsError(
         f"{where}: the answer {answer!r} has no tokens of its own after the prompt's. "

@@ -36,7 +36,7 @@ from mechheads.metrics.token import Metric
 from mechheads.models.load import Model, attention_parts
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 from .effects import HeadEffects, PositionEffects
 

@@ -35,7 +35,7 @@ from mechheads.metrics.token import Metric
 from mechheads.models.load import Model, embed
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 from .activation_patching import DIRECTIONS
 from .effects import HeadEffects

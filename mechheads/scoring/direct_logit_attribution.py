@@ -17,7 +17,7 @@ from mechheads.metrics.token import METRICS
 from mechheads.models.load import Model, norm_after_heads
 from mechheads.progress import bar
 from mechheads.prompts.batches import Batch, batches
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 from .effects import HeadEffects
 

@@ -42,7 +42,7 @@ from mechheads.metrics import token as metrics
 from mechheads.models.load import Model, embed
 from mechheads.progress import bar, say
 from mechheads.prompts.batches import Batch, minibatches
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 from .gate_roles import Gating, tenth_of, unfinished
 

@@ -4,7 +4,7 @@ import torch
 
 from mechheads.models.load import Model
 from mechheads.observe.evaluation import evaluate
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 from .effects import HeadEffects
 from .gate_fitting import Recipe, fit_gates

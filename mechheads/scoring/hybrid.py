@@ -11,7 +11,7 @@ from scipy import stats
 
 from mechheads.errors import MechheadsError
 from mechheads.models.load import Model
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 from .activation_patching import patch
 from .attribution_patching import attribution

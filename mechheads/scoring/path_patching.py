@@ -25,7 +25,7 @@ from mechheads.metrics import token as metrics
 from mechheads.metrics.token import Metric
 from mechheads.models.load import Model, attention_parts, inputs_of_heads
 from mechheads.progress import bar
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 
 from . import statistics
 from .activation_patching import Sides, both_sides, check, untouched_ends

@@ -12,7 +12,8 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts.pairs import Prompts, read
+from mechheads.prompts import Prompts
+from mechheads.options import read_value
 
 if TYPE_CHECKING:
     from mechheads.models.load import Model
@@ -128,7 +129,7 @@ def score_heads(
         if name not in own:
             raise MechheadsError(f"{method} has no option {name}. It has {', '.join(own)}.")
     given = {
-        name: read(value, own[name].annotation, f"--{name}") if isinstance(value, str) else value
+        name: read_value(value, own[name].annotation, f"--{name}") if isinstance(value, str) else value
         for name, value in options.items()
     }
     return found.function(model, prompts, metric, **given)

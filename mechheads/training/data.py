@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts.pairs import Pair, Share, draw
+from mechheads.prompts import Pair, Share, draw
 
 from . import texts
 

@@ -28,7 +28,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from mechheads.errors import MechheadsError
 from mechheads.models.huggingface import save_original
 from mechheads.progress import bar
-from mechheads.prompts.pairs import Pair
+from mechheads.prompts import Pair
 from mechheads.runs.files import append_row, prepare
 
 from . import checkpoints

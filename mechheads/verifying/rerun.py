@@ -19,7 +19,7 @@ from mechheads.errors import MechheadsError
 from mechheads.models.cache import keeping_models
 from mechheads.models.threads import with_threads
 from mechheads.progress import bar
-from mechheads.prompts.pairs import read
+from mechheads.options import read_value
 from mechheads.runs.folder import ASIDE, Record, read_run
 from mechheads.sweeping.cells import describe, runs_in
 
@@ -200,7 +200,7 @@ def _call(folder: Path, record: Record) -> tuple[Any, dict[str, Any]]:
     settings = {}
     for name, value in record.settings.items():
         if name in parameters:
-            settings[name] = read(value, parameters[name].annotation, name)
+            settings[name] = read_value(value, parameters[name].annotation, name)
         elif free:
             settings[name] = value
         else:

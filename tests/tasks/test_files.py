@@ -5,7 +5,7 @@ import pytest
 
 import tasks
 from mechheads import MechheadsError
-from mechheads.prompts.pairs import Pair, words_as_tokens
+from mechheads.prompts import Pair, words_as_tokens
 
 RECORD = {"clean": "A is", "corrupt": "B is", "answer": " a", "wrong": [" b", " c"]}
 PAIR = Pair("A is", "B is", (" a",), (" b", " c"))

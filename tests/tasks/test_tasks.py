@@ -8,9 +8,10 @@ import transformers
 
 import tasks
 from mechheads import MechheadsError
-from mechheads.models.huggingface import tokenizer_lexicon
+from mechheads.prompts.lexicon import tokenizer_lexicon
 from mechheads.models.load import lexicon
-from mechheads.prompts.pairs import choices, words_as_tokens
+from mechheads.options import choices
+from mechheads.prompts import words_as_tokens
 from tasks import docstring, ioi, words
 
 PLAIN = words_as_tokens()

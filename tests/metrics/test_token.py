@@ -10,7 +10,7 @@ from mechheads import METRICS, MechheadsError, evaluate
 from mechheads.metrics import token as metrics
 from mechheads.models.load import lexicon
 from mechheads.prompts import batches
-from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.prompts import Pair, Prompts
 
 
 def brute_force(model, prompt, answers, wrong):

@@ -19,7 +19,7 @@ from mechheads.gating.figures import LINES, draw_ablations
 from mechheads.models import load as models
 from mechheads.progress import bar
 from mechheads.prompts.batches import token_ids
-from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.prompts import Pair, Prompts
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.effects import HeadEffects
 from mechheads.scoring.gate_fitting import (

@@ -9,7 +9,7 @@ import pytest
 
 from circuits.discovery import discover
 from circuits.report import write_discovery
-from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.prompts import Pair, Prompts
 from mechheads.runs.folder import Record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")

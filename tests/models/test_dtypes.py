@@ -12,7 +12,7 @@ from circuits.discovery import discover
 from mechheads import Model
 from mechheads.errors import MechheadsError
 from mechheads.models.devices import find_dtype
-from mechheads.prompts.pairs import Prompts
+from mechheads.prompts import Prompts
 from mechheads.scoring.registry import METHODS
 
 FEW: dict[str, Any] = {"gating": {"updates": 3, "seeds": 1}}

@@ -6,7 +6,7 @@ import tasks
 from mechheads import MechheadsError, load
 from mechheads.models.load import lexicon
 from mechheads.prompts import batches
-from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.prompts import Pair, Prompts
 
 
 def made(model, *pairs, **options):

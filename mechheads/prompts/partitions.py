@@ -1,7 +1,7 @@
-"""Which questions rank the heads, and which are answered: no group is on both sides.
+"""Which prompts rank heads or fit gates, and which judge them: no group is on both sides.
 
-A group (CogQA: a main question) may have questions of several functions; all of them go to one
-side.
+A group of questions (CogQA: a main question) may have questions of several functions; all of them
+go to one side.
 """
 
 from collections import Counter
@@ -9,10 +9,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model
 
-from .batches import token_ids
-from .pairs import LEAST, Question, Questions
+from .batches import batches
+from .encoder import Encoder
+from .pairs import LEAST, Prompts
+from .questions import Question, Questions
+
+USUAL, USUAL_TEST = 96, 32  # prompts that gates are fitted to, and that test them
+
+
+def wanted(n: int | None, test: int | None) -> int:
+    """How many prompts to make for both."""
+    return (n or USUAL) + (test or USUAL_TEST)
+
+
+def split_prompts(
+    encoder: Encoder, made: Prompts, n: int | None, test: int | None
+) -> tuple[Prompts, Prompts]:
+    """Prompts that fit and prompts that test: no group is in both, and the model takes them all.
+
+    What is not told is the usual number, or what there is of a small task.
+    """
+    tested = test or min(USUAL_TEST, len(made) - n if n else len(made) // 4)
+    fitted = n or len(made) - tested
+    one, two = made.first(fitted + tested).split_at(fitted)
+    if len(made) < fitted + tested or min(len(one), len(two)) < LEAST:
+        raise MechheadsError(
+            f"{made.task} has {len(made)} different prompts, too few to fit {n or USUAL} and test "
+            f"{test or USUAL_TEST}. Ask for fewer with --n and --test."
+        )
+    both = one, two.first(tested)
+    for part in both:
+        list(batches(encoder, part))
+    return both
 
 
 @dataclass(frozen=True)
@@ -37,13 +66,13 @@ class Parts:
 
 
 def split_questions(
-    model: Model, sets: Sequence[Questions], *, n: int, rank: int, max_tokens: int
+    encoder: Encoder, sets: Sequence[Questions], *, n: int, rank: int, max_tokens: int
 ) -> Parts:
     """Up to `rank` questions of each function that rank, and up to n others that are answered."""
     names = [questions.name for questions in sets]
     if len(set(names)) < len(names):
         raise MechheadsError(f"two of the --tasks have the same function: {', '.join(names)}.")
-    fitting = [part.only(_fitting(model, part, max_tokens)) for part in sets]
+    fitting = [part.only(_fitting(encoder, part, max_tokens)) for part in sets]
     # Where there are too few for both, each gets its part.
     sides = split_sets(fitting, [len(part) * rank // (n + rank) for part in fitting])
     ranked, asked, left_out = [], [], {}
@@ -55,8 +84,8 @@ def split_questions(
         asked.append(part.only(two[:n]))
     if not asked:
         raise MechheadsError(
-            f"no function has {2 * LEAST} questions that fit {model.cfg.model_name} "
-            f"({model.cfg.n_ctx} tokens) and that are not all about one thing. Give more of them."
+            f"no function has {2 * LEAST} questions that fit {encoder.name} "
+            f"({encoder.context} tokens) and that are not all about one thing. Give more of them."
         )
     too_long = sum(map(len, sets)) - sum(map(len, fitting))
     return Parts(tuple(ranked), tuple(asked), too_long, left_out)
@@ -88,9 +117,9 @@ def group_of(question: Question) -> str:
     return question.group or question.prompt
 
 
-def _fitting(model: Model, questions: Questions, max_tokens: int) -> list[int]:
+def _fitting(encoder: Encoder, questions: Questions, max_tokens: int) -> list[int]:
     return [
         i
         for i, item in enumerate(questions.items)
-        if len(token_ids(model, item.prompt)) + max_tokens <= model.cfg.n_ctx
+        if len(encoder.ids(item.prompt)) + max_tokens <= encoder.context
     ]

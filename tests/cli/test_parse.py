@@ -46,7 +46,7 @@ def test_every_verb_has_a_module_and_a_line_in_the_readme():
     from importlib import import_module
     from pathlib import Path
 
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     for verb in VERBS:
         assert callable(getattr(import_module(f"mechheads.{verb}"), verb))
         assert f"`{verb}`" in readme

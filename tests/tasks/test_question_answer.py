@@ -5,7 +5,7 @@ import re
 import pytest
 
 import tasks
-from mechheads.prompts.pairs import held_out, words_as_tokens
+from mechheads.prompts import held_out, words_as_tokens
 from tasks import facts
 
 PLAIN = words_as_tokens()

@@ -25,8 +25,8 @@ from mechheads.masking.report import broken, broken_section
 from mechheads.masking.selection import elbow, overlap, random_heads, read_sizes
 from mechheads.metrics import text as quality
 from mechheads.models import load as models
-from mechheads.prompts.pairs import Question, Questions
-from mechheads.prompts.question_splits import split_questions, split_sets
+from mechheads.prompts import Question, Questions
+from mechheads.prompts.partitions import split_questions, split_sets
 from mechheads.scoring.registry import METHODS
 from tasks import questions as free
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mechheads.prompts.pairs import Pair, Prompts, Question, Questions, split_groups
+from mechheads.prompts import Pair, Prompts, Question, Questions, split_groups
 
 
 def test_a_split_has_as_many_as_asked_and_leaves_none_out():

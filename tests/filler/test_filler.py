@@ -37,7 +37,7 @@ from mechheads.metrics.values import is_right, read_answer, same_value
 from mechheads.models import load as models
 from mechheads.prefix import prefix
 from mechheads.prompts.batches import token_ids
-from mechheads.prompts.pairs import Question
+from mechheads.prompts import Question
 from tasks import questions as free
 
 TEXT = "Do it.\n\nQuestion: one two\nAnswer: 3\n\nQuestion: four five\nAnswer:"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mechheads import MechheadsError
-from mechheads.models.huggingface import tokenizer_lexicon
+from mechheads.prompts.lexicon import tokenizer_lexicon
 from mechheads.models.load import load
 from mechheads.training.data import echoes, examples, rows, task_lessons
 from mechheads.training.pretraining import (

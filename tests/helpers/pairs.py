@@ -5,7 +5,7 @@ from typing import Any
 
 import tasks.words as words
 from mechheads.models.load import Model
-from mechheads.prompts.pairs import Pair, Prompts
+from mechheads.prompts import Pair, Prompts
 
 
 def random_pairs(

@@ -48,7 +48,7 @@ from mechheads.sweeping.inputs import with_inputs
 from mechheads.sweeping.overview import write_overview
 from mechheads.verify import verify
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SMALL: dict[str, Any] = {"n": "4", "test": "4", "draws": "2"}
 
 

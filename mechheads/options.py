@@ -1,0 +1,54 @@
+"""Options of tasks, methods and commands: text becomes the type that the signature names."""
+
+from typing import Any, Literal, get_args, get_origin
+
+from mechheads.errors import MechheadsError, unknown
+
+LARGEST = 2**31 - 1  # seeds are multiplied, and torch takes 64 bits
+
+
+def read_value(value: Any, kind: Any, name: str) -> Any:
+    """`value` as the annotated type `kind` (str, int, float, bool, Literal, X | None).
+
+    Text from a command line is parsed; a list becomes a comma list where text is wanted.
+    """
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise unknown(f"value for {name}:", str(value), get_args(kind))
+        return value
+    kinds = get_args(kind) or (kind,)
+    if type(None) in kinds and (value is None or value == "None"):
+        return None
+    wanted = next(k for k in kinds if k is not type(None))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    try:
+        if wanted is bool:
+            return {"true": True, "false": False}[str(value).lower()]
+        if wanted is int and isinstance(value, float | bool):
+            raise ValueError(value)
+        if wanted is str and isinstance(value, list | tuple):
+            return ",".join(map(str, value))
+        found = wanted(value)
+    except (ValueError, KeyError, TypeError):
+        raise MechheadsError(f"{name} takes {words[wanted]}, got {value!r}.") from None
+    if isinstance(found, int) and abs(found) > LARGEST:
+        raise MechheadsError(f"{name} takes a whole number up to {LARGEST:,}, got {value}.")
+    return found
+
+
+def read_list(text: str, kind: Any, name: str) -> list[Any]:
+    """A comma list as values of a type; at least one."""
+    values = [read_value(part.strip(), kind, name) for part in text.split(",") if part.strip()]
+    if not values:
+        raise MechheadsError(f"{name} takes a list such as a,b; got nothing.")
+    return values
+
+
+def choices(kind: Any) -> tuple[str, ...]:
+    """The values that an option of that annotation may take, if they are few enough to list."""
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def flag_of(name: str) -> str:
+    """The flag of an argument: `prepend_bos` is --prepend-bos, `lambda_` is --lambda."""
+    return f"--{name.rstrip('_').replace('_', '-')}"

@@ -1,0 +1,31 @@
+"""The prompt contract: what a task gives, and what it may know of a tokenizer.
+
+A task makes `Pair`s of text from a seed. It sees the tokenizer only as a `Lexicon`: a function
+that says how text in mid-sentence splits into tokens. Nothing here needs a model or torch.
+"""
+
+from .lexicon import Lexicon, lexicon_of, words_as_tokens
+from .pairs import LEAST, MOST, Maker, Pair, Prompts, Share, Split, check_prompts, draw
+from .questions import Question, Questions
+from .splits import held_out, split_groups
+from .task import Task
+
+__all__ = [
+    "LEAST",
+    "MOST",
+    "Lexicon",
+    "Maker",
+    "Pair",
+    "Prompts",
+    "Question",
+    "Questions",
+    "Share",
+    "Split",
+    "Task",
+    "check_prompts",
+    "draw",
+    "held_out",
+    "lexicon_of",
+    "split_groups",
+    "words_as_tokens",
+]
