@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads import metrics
 from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.errors import MechheadsError
-from mechheads.metrics import token as metrics
-from mechheads.models.load import Model
+from mechheads.models.model import Model, model_name, shape_of
 from mechheads.prompts import Prompts
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import ends, resample
@@ -163,11 +163,11 @@ def trace(
     Random rankings are measured at `points` even steps and at MIB's shares, not at every k: of
     them only a band is wanted. Use prompts that did not rank the heads.
     """
-    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    layers, heads = shape_of(model).grid
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     if sorted(ranking) != every:
         raise MechheadsError(
-            f"A ranking for {model.cfg.model_name} has each of its {len(every)} heads once."
+            f"A ranking for {model_name(model)} has each of its {len(every)} heads once."
         )
     check_draws(draws)
     if points < 2:
@@ -182,12 +182,12 @@ def trace(
     own, others = values[: len(every) + 1], values[len(every) + 1 :]
     if not bool(explained(own.mean(1)).isfinite().all()):
         raise MechheadsError(
-            f"{model.cfg.model_name} scores the same on {prompts.task} with all heads and with "
+            f"{model_name(model)} scores the same on {prompts.task} with all heads and with "
             "none, so there is nothing to explain. Use another task, metric or replacement."
         )
     return Curve(
         prompts.task,
-        model.cfg.model_name,
+        model_name(model),
         metrics.find(metric or prompts.metric).name,
         tuple(ranking),
         own,

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads import metrics
 from mechheads.errors import MechheadsError, unknown
-from mechheads.metrics import token as metrics
-from mechheads.models.load import Model
+from mechheads.models.model import Model, model_name, parallel_blocks, shape_of
 from mechheads.observe.edges import Edges, count_edges
 from mechheads.observe.evaluation import Evaluation, evaluate
 from mechheads.observe.head_types import HeadTypes, head_types
@@ -205,9 +205,9 @@ def discover(
     check_search(how, threshold)
     if replacement not in WHOLE:
         raise unknown("replacement", replacement, WHOLE)
-    every = model.cfg.n_layers * model.cfg.n_heads
+    every = shape_of(model).layers * shape_of(model).heads
     if k is not None and not 1 <= k <= every:
-        raise MechheadsError(f"--k takes 1 to {every} heads of {model.cfg.model_name}, got {k}.")
+        raise MechheadsError(f"--k takes 1 to {every} heads of {model_name(model)}, got {k}.")
     if k is not None and how != "top":
         raise MechheadsError(f"--search {how} finds its own number of heads. Leave --k out.")
     shared: dict[str, Any] = {"budget": budget, "quiet": quiet}
@@ -237,7 +237,7 @@ def discover(
         tuple((p.clean, p.corrupt, p.answers[0], p.wrong[0]) for p in judging.pairs[:3]),
         threshold,
         overlap,
-        {"parallel_attn_mlp": model.cfg.parallel_attn_mlp, "d_model": model.cfg.d_model},
+        {"parallel_attn_mlp": parallel_blocks(model), "d_model": model.cfg.d_model},
         how,
         signed,
     )

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.head_subsets import keep_only, measure_masks
-from mechheads.models.load import Model
+from mechheads.models.model import Model, shape_of
 from mechheads.prompts import Prompts
 from mechheads.scoring.statistics import ends, resample
 
@@ -88,7 +88,7 @@ def judge(
 
     A soft circuit's heads are kept as far as its gates say.
     """
-    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    layers, heads = shape_of(model).grid
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     inside = set(circuit.heads)
     sets = [

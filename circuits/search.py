@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechheads.engine.head_subsets import keep_only, measure_masks, nested
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model
+from mechheads.models.model import Model, shape_of
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
 
@@ -39,7 +39,7 @@ def search(
 ) -> list[Head]:
     """Heads that together explain the threshold on these prompts."""
     check_search(how, threshold)
-    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    layers, heads = shape_of(model).grid
 
     def measure(keep: Float[Tensor, "set layer head"]) -> Float[Tensor, " set"]:
         return measure_masks(

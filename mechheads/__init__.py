@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechheads.errors import MechheadsError as MechheadsError
     from mechheads.metrics.token import METRICS as METRICS
-    from mechheads.models.load import Model as Model
-    from mechheads.models.load import lexicon as lexicon
     from mechheads.models.load import load as load
+    from mechheads.models.model import Model as Model
     from mechheads.observe.edges import Edges as Edges
     from mechheads.observe.edges import count_edges as count_edges
     from mechheads.observe.evaluation import Evaluation as Evaluation
     from mechheads.observe.evaluation import evaluate as evaluate
     from mechheads.observe.head_types import HeadTypes as HeadTypes
     from mechheads.observe.head_types import head_types as head_types
-    from mechheads.prompts.batches import Batch as Batch
     from mechheads.prompts import Pair as Pair
     from mechheads.prompts import Prompts as Prompts
+    from mechheads.prompts import lexicon_of as lexicon_of
+    from mechheads.prompts.batches import Batch as Batch
     from mechheads.scoring.activation_patching import patch_positions as patch_positions
     from mechheads.scoring.effects import HeadEffects as HeadEffects
     from mechheads.scoring.effects import PositionEffects as PositionEffects

@@ -26,7 +26,7 @@ def attention(
 
     import tasks
     from mechheads.errors import MechheadsError
-    from mechheads.models import locate as sources
+    from mechheads.models import locate
     from mechheads.progress import say
     from mechheads.runs.files import prepare
 
@@ -36,19 +36,20 @@ def attention(
         raise MechheadsError(f"--out takes a file that ends in .html, got {out}.")
     names = [name.strip() for name in models.split(",")]
     for name in names:
-        sources.find(name, quiet=quiet)
+        locate.find(name, quiet=quiet)
     if prompt is None:
         tasks.check(task, 1, "test", {})
     prepare(file.parent)
     say(f"Loading {', '.join(names)} ...", quiet)
-    from mechheads.models.load import lexicon, load
+    from mechheads.models.load import load
     from mechheads.observe.patterns import attend, draw_heads, draw_sums
+    from mechheads.prompts import lexicon_of
     from mechheads.reports.page import Section, write_page
 
     loaded = [load(name, quiet=quiet) for name in names]
     text = prompt
     if text is None:
-        text = tasks.make(task, lexicon(loaded[0]), n=1, seed=seed).pairs[0].clean
+        text = tasks.make(task, lexicon_of(loaded[0]), n=1, seed=seed).pairs[0].clean
     found = [attend(model, text) for model in loaded]
     note = (
         "Blue is the weight that a query (row) gives to a key (column), in the order of the tokens "

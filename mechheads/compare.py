@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from mechheads.cli.parse import run
 from mechheads.discover import check, make_prompts
 from mechheads.errors import MechheadsError
-from mechheads.models import locate as sources
-from mechheads.progress import say
+from mechheads.models import locate
 from mechheads.options import read_list
+from mechheads.progress import say
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def check_sides(
     for name in names:
         check(name, settings["method"], settings["n"], settings["test"], settings["split"], {})
     for name in pair:
-        sources.find(name, quiet=quiet)
+        locate.find(name, quiet=quiet)
     return False
 
 
@@ -135,11 +135,11 @@ def _run(
     wanted = ("method", "threshold", "signed", "replacement", "draws", "seed", "budget")
     given = {key: settings[key] for key in wanted}
     sizes = {key: settings[key] for key in ("n", "test", "seed", "split")}
-    loaded = load(name, quiet=quiet, **{key: settings[key] for key in sources.PLACE})
+    loaded = load(name, quiet=quiet, **{key: settings[key] for key in locate.PLACE})
     prompts = [make_prompts(loaded, task, {}, **sizes) for task in names]
     found = [discover(loaded, a, b, quiet=quiet, **given) for a, b in prompts]
     every = [part for both in prompts for part in both]
-    return found, provenance(loaded, sources.find(name, quiet=quiet), every, settings["seed"])
+    return found, provenance(loaded, locate.find(name, quiet=quiet), every, settings["seed"])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mechheads import show
 from mechheads.cli.parse import importing, run
 from mechheads.errors import MechheadsError
-from mechheads.models import locate as sources
+from mechheads.models import locate
 from mechheads.progress import say
 from mechheads.prompts import LEAST, check_prompts
 from mechheads.runs import folder as runs
@@ -16,7 +16,7 @@ from mechheads.scoring.registry import METHODS
 
 if TYPE_CHECKING:
     from circuits.discovery import Discovery
-    from mechheads.models.load import Model
+    from mechheads.models.model import Model
     from mechheads.prompts import Prompts
 
 USUAL = 32  # prompts that rank, and as many that judge
@@ -89,10 +89,10 @@ def discover(
     settings = runs.settings_of(locals())
     method_options, task_options = check(task, method, n, test, split, options)
     if metric is not None:
-        from mechheads.metrics import token as metrics
+        from mechheads import metrics
 
         metrics.find(metric)
-    source = sources.find(model, revision, quiet=quiet)
+    source = locate.find(model, revision, quiet=quiet)
     folder = runs.folder_for(out, [task, model, method], settings)
     say(f"Loading {model} ...", quiet)
     with importing():
@@ -175,7 +175,7 @@ def make_prompts(
 ) -> "tuple[Prompts, Prompts]":
     """Prompts that rank and prompts that judge: no pair is in both."""
     import tasks
-    from mechheads.models.load import lexicon
+    from mechheads.prompts import lexicon_of
 
     half = tasks.default_count(task, 2 * USUAL) // 2
     if half < LEAST and (n is None or test is None):
@@ -185,7 +185,7 @@ def make_prompts(
         )
     first, second = n or half, test or half
     made = tasks.make(
-        task, lexicon(model), n=first + second, seed=seed, split=split, **dict(options)
+        task, lexicon_of(model), n=first + second, seed=seed, split=split, **dict(options)
     )
     if len(made) < first + second:
         raise MechheadsError(
@@ -202,6 +202,7 @@ def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> methods.Given
     from inspect import signature
 
     from mechheads.models.load import load
+    from mechheads.models.model import shape_of
     from mechheads.scoring.activation_patching import patch
 
     parameters = signature(discover).parameters
@@ -213,7 +214,7 @@ def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> methods.Given
     )
     loaded = load(given["model"], quiet=True, **{name: given[name] for name in LOADING})
     if layer is None:
-        return loaded.cfg.n_layers
+        return shape_of(loaded).layers
     sizes = {name: given[name] for name in ("n", "test", "seed", "split")}
     prompts, _ = make_prompts(loaded, given["task"], task_options, **sizes)
     effects = patch(
@@ -222,7 +223,7 @@ def patch_layer(layer: int | None, settings: Mapping[str, Any]) -> methods.Given
         given["metric"],
         direction=given["direction"],
         replacement=given["replacement"],
-        heads=[(layer, head) for head in range(loaded.cfg.n_heads)],
+        heads=[(layer, head) for head in range(shape_of(loaded).heads)],
         budget=given["budget"],
         quiet=True,
     )

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.cli.parse import run
 from mechheads.errors import MechheadsError
-from mechheads.models import locate as sources
+from mechheads.models import locate
+from mechheads.options import read_list
 from mechheads.progress import say
 from mechheads.prompts import LEAST, check_prompts
-from mechheads.options import read_list
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
     from mechheads.gating import Recipe
     from mechheads.gating.contrast import Side
-    from mechheads.models.load import Model
+    from mechheads.models.model import Model
     from mechheads.prompts import Prompts
     from tasks.contrasts import Format, Plan
 
@@ -103,7 +103,7 @@ def gate(
         check_contrast(settings, options)
     free, pulled = _two(rates, "--rates"), _two(pulled_rates, "--pulled-rates")
     for name in models:
-        sources.find(name, quiet=quiet)
+        locate.find(name, quiet=quiet)
     words = ["gate", *(["contrast"] if contrasts else names), *models]
     folder = runs.folder_for(out, words, settings)
     say(f"Loading {', '.join(models)} ...", quiet)
@@ -169,20 +169,21 @@ def make_prompts(
 ) -> "tuple[Prompts, Prompts]":
     """Prompts that fit and prompts that test: no group is in both."""
     import tasks
-    from mechheads.models.load import lexicon
+    from mechheads.models.model import encoder_of
+    from mechheads.prompts import lexicon_of
     from mechheads.prompts.partitions import split_prompts, wanted
 
     n, test = settings["n"], settings["test"]
     made = tasks.make(
         task,
-        lexicon(model),
+        lexicon_of(model),
         n=tasks.default_count(task, wanted(n, test)),
         seed=settings["seed"],
         split=settings["split"],
         or_all=n is None or test is None,
         **dict(options),
     )
-    return split_prompts(model, made, n, test)
+    return split_prompts(encoder_of(model), made, n, test)
 
 
 def notes() -> str:
@@ -221,7 +222,7 @@ def _cells(
     common |= {"patching": not settings["no_patching"], "quiet": quiet}
 
     def prepare(name: str) -> "tuple[Model, dict[str, tuple[Prompts, Prompts]]]":
-        loaded = load(name, quiet=quiet, **{key: settings[key] for key in sources.PLACE})
+        loaded = load(name, quiet=quiet, **{key: settings[key] for key in locate.PLACE})
         return loaded, {task: make_prompts(loaded, task, options, settings) for task in names}
 
     # What is wrong with the last model's prompts should not cost the first one's fits.
@@ -235,7 +236,7 @@ def _cells(
             cells.append(measure_cell(loaded, *made[task], recipe, **common))
             timings[f"{task} on {name}"] = time.monotonic() - begun
         every = [part for both in made.values() for part in both]
-        origins[name] = provenance(loaded, sources.find(name, quiet=quiet), every, recipe.seed)
+        origins[name] = provenance(loaded, locate.find(name, quiet=quiet), every, recipe.seed)
     record = runs.Record(
         "gate",
         settings,
@@ -272,7 +273,7 @@ def _contrast(
     from mechheads.models.provenance import provenance
 
     start = time.monotonic()
-    loaded = load(name, quiet=quiet, **{key: settings[key] for key in sources.PLACE})
+    loaded = load(name, quiet=quiet, **{key: settings[key] for key in locate.PLACE})
     formats = {side.name: side for plan in contrasts for side in plan.formats}
     made = {
         side.name: make_prompts(loaded, side.task, side.options, settings)
@@ -281,7 +282,7 @@ def _contrast(
     trials = [(plan.left_out, *sides_of(plan, made)) for plan in contrasts]
     found = run_contrasts(loaded, trials, recipe, budget=settings["budget"], quiet=quiet)
     every = [part for both in made.values() for part in both]
-    origin = provenance(loaded, sources.find(name, quiet=quiet), every, recipe.seed)
+    origin = provenance(loaded, locate.find(name, quiet=quiet), every, recipe.seed)
     fitted = {
         f"{left_out or 'all'}, {kind}, prompts fitted": float(len(side.fitted))
         for left_out, *sides in trials

@@ -4,14 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechheads.options import flag_of
 from mechheads.cli.parse import run
 from mechheads.discover import notes
 from mechheads.errors import MechheadsError, unknown
-from mechheads.models import locate as sources
+from mechheads.models import locate
+from mechheads.options import flag_of, read_list
 from mechheads.progress import say
 from mechheads.prompts import check_prompts
-from mechheads.options import read_list
 from mechheads.runs import folder as runs
 from mechheads.scoring import registry as methods
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from mechheads.masking.experiment import Masking
     from mechheads.masking.matrix import Matrix
     from mechheads.masking.probe import Probing
-    from mechheads.models.load import Model
+    from mechheads.models.model import Model
     from mechheads.prompts import Questions
     from mechheads.prompts.partitions import Parts
 
@@ -95,7 +94,7 @@ def mask(
     check_masks(method, k, draws, matrix, matrix_k, scale, options)
     check_questions(names, method, n, rank, split)
     check_answers(listed, max_tokens)
-    source = sources.find(model, quiet=quiet)
+    source = locate.find(model, quiet=quiet)
     folder = runs.folder_for(out, ["mask", model, method], settings)
     say(f"Loading {model} ...", quiet)
     from mechheads.masking import gather, mask_heads
@@ -103,13 +102,14 @@ def mask(
     from mechheads.masking.report import write_masking
     from mechheads.metrics import text as quality
     from mechheads.models.load import load
+    from mechheads.models.model import shape_of
     from mechheads.models.provenance import provenance
     from mechheads.reports.run import REPORT
 
     qualities = [quality.find(name, comet_command) for name in listed]
     start = time.monotonic()
     loaded = load(model, device=device, dtype=dtype, n_devices=n_devices, quiet=quiet)
-    heads = loaded.cfg.n_layers * loaded.cfg.n_heads
+    heads = len(shape_of(loaded).every_head)
     wanted, middle = read_masks(k, matrix_k, matrix, heads, draws)
     parts = make_questions(loaded, names, n, rank, seed, split, max_tokens)
     common: dict[str, Any] = {
@@ -162,7 +162,7 @@ def mask(
 def check_questions(names: list[str], method: str, n: int, rank: int, split: str) -> None:
     """What can be wrong with the questions is looked at before torch is imported."""
     import tasks
-    from tasks import questions as free
+    from tasks import questions as question_files
 
     if len(set(names)) < len(names):
         raise MechheadsError(f"--tasks names one twice: {','.join(names)}.")
@@ -172,7 +172,7 @@ def check_questions(names: list[str], method: str, n: int, rank: int, split: str
         if not tasks.is_file(name):
             tasks.check(name, n, split, {})
             continue
-        free.from_file(name)
+        question_files.from_file(name)
         if method != PROBE:
             raise MechheadsError(
                 f"{name} has questions but no corrupted prompts, which --method {method} needs. "
@@ -241,22 +241,23 @@ def make_questions(
 ) -> "Parts":
     """Questions that rank the heads, and others to answer, by function."""
     import tasks
-    from mechheads.models.load import lexicon
+    from mechheads.models.model import encoder_of
+    from mechheads.prompts import lexicon_of
     from mechheads.prompts.partitions import split_questions
-    from tasks import questions as free
+    from tasks import questions as question_files
 
     made = [
         part
         for name in names
-        for part in free.questions(
+        for part in question_files.questions(
             name,
-            lexicon(model),
+            lexicon_of(model),
             n=None if tasks.is_file(name) else n + rank,
             seed=seed,
             split=split,
         )
     ]
-    return split_questions(model, made, n=n, rank=rank, max_tokens=max_tokens)
+    return split_questions(encoder_of(model), made, n=n, rank=rank, max_tokens=max_tokens)
 
 
 def rank_heads(

@@ -16,14 +16,14 @@ from mechheads.filler.conditions import (
     read_sweeps,
 )
 from mechheads.heads import parse
-from mechheads.models import locate as sources
+from mechheads.models import locate
+from mechheads.options import read_list
 from mechheads.progress import say
 from mechheads.prompts import check_prompts
-from mechheads.options import read_list
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
-    from mechheads.models.load import Model
+    from mechheads.models.model import Model
     from mechheads.prompts import Questions
 
 
@@ -88,7 +88,7 @@ def prefix(
     options = own_options(task, instruction, options)
     names = read_list(models, str, "--models")
     asked = check(settings, names, options)
-    found = {name: sources.find(name, quiet=quiet) for name in names}
+    found = {name: locate.find(name, quiet=quiet) for name in names}
     folder = runs.folder_for(out, ["prefix", task, *names], settings)
     say(f"Loading {', '.join(names)} ...", quiet)
     from mechheads.filler.experiment import experiment
@@ -185,7 +185,7 @@ def check_run(settings: Mapping[str, Any]) -> None:
 def check_task(settings: Mapping[str, Any], options: Mapping[str, str]) -> str:
     """An error names what the task or file cannot take; gives the instruction of its prompts."""
     import tasks
-    from tasks import questions as free
+    from tasks import questions as question_files
 
     task, instruction = settings["task"], settings["instruction"]
     if not tasks.is_file(task):
@@ -195,7 +195,7 @@ def check_task(settings: Mapping[str, Any], options: Mapping[str, str]) -> str:
         raise MechheadsError(
             f"unknown flag --{next(iter(options))}: question files have no options."
         )
-    free.from_file(task)
+    question_files.from_file(task)
     return INSTRUCTION if instruction is None else instruction.strip()
 
 
@@ -203,11 +203,12 @@ def make_questions(
     model: "Model", task: str, n: int, seed: int, split: str, options: Mapping[str, str]
 ) -> "Questions":
     """The questions of all functions in a task or file, together."""
-    from mechheads.models.load import lexicon
-    from mechheads.prompts import Questions
-    from tasks import questions as free
+    from mechheads.prompts import Questions, lexicon_of
+    from tasks import questions as question_files
 
-    parts = free.questions(task, lexicon(model), n=n, seed=seed, split=split, **dict(options))
+    parts = question_files.questions(
+        task, lexicon_of(model), n=n, seed=seed, split=split, **dict(options)
+    )
     items = tuple(question for part in parts for question in part.items)
     return Questions(task, items[:n])
 

@@ -47,7 +47,7 @@ def show(
     """
     import tasks
     from mechheads.errors import MechheadsError
-    from mechheads.models import locate as sources
+    from mechheads.models import locate
     from mechheads.progress import say
 
     # What can be wrong is looked at before torch is imported.
@@ -59,13 +59,15 @@ def show(
     count = tasks.default_count(task, 64) if test is None else test
     if count < 1:
         raise MechheadsError(f"--test takes 1 or more prompts, got {count}.")
-    sources.find(model, revision, quiet=quiet)
+    locate.find(model, revision, quiet=quiet)
     say(f"Loading {model} ...", quiet)
+    from mechheads import metrics
     from mechheads.cli.console import print_evaluation, print_evaluations, print_prompts
-    from mechheads.metrics import token as metrics
-    from mechheads.models.load import is_gated, lexicon, load
+    from mechheads.models.load import load
+    from mechheads.models.model import is_gated
     from mechheads.observe.edges import count_edges
     from mechheads.observe.evaluation import evaluate
+    from mechheads.prompts import lexicon_of
 
     if metric:
         metrics.find(metric)
@@ -81,7 +83,7 @@ def show(
         prepend_bos=prepend_bos,
         quiet=quiet,
     )
-    words, several = lexicon(loaded), len(names) > 1
+    words, several = lexicon_of(loaded), len(names) > 1
     rows = []
     for name in names:
         wanted = count if several else max(n, count)

@@ -56,7 +56,7 @@ def sparsify(
     from pathlib import Path
 
     from mechheads.errors import MechheadsError
-    from mechheads.models import locate as sources
+    from mechheads.models import locate
     from mechheads.progress import say
     from mechheads.runs.files import prepare
 
@@ -68,14 +68,14 @@ def sparsify(
         from mechheads.training.texts import text_files
 
         text_files(place)
-    if sources.is_sparse(sources.find(model, revision, quiet=quiet)):
+    if locate.is_sparse(locate.find(model, revision, quiet=quiet)):
         raise MechheadsError(f"{model} is sparse already. Give the dense model it was made of.")
     folder = prepare(Path(out).expanduser())
     say(f"Loading {model} ...", quiet)
     import torch
 
-    from mechheads.prompts.lexicon import tokenizer_lexicon
     from mechheads.models.load import load_original
+    from mechheads.prompts.lexicon import tokenizer_lexicon
     from mechheads.training import sparsification
     from mechheads.training.data import task_course, text_course
     from mechheads.training.report import write_curves

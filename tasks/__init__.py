@@ -9,8 +9,8 @@ import random
 from typing import Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts import MOST, Lexicon, Prompts, Split, Task, draw, words_as_tokens
 from mechheads.options import read_value
+from mechheads.prompts import MOST, Lexicon, Prompts, Split, Task, draw, words_as_tokens
 
 from . import (
     common_sense,

@@ -5,8 +5,9 @@ import checkpoints
 import pytest
 import torch
 
-from mechheads.models import download as fetching
-from mechheads.models import load as models
+from mechheads.models import download
+from mechheads.models.load import load
+from mechheads.models.model import Model
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -17,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("shared") and not SHARED.is_dir():
             item.add_marker(no_shared)
-        if item.get_closest_marker("smollm2") and not fetching.is_complete("smollm2"):
+        if item.get_closest_marker("smollm2") and not download.is_complete("smollm2"):
             item.add_marker(no_smollm2)
 
 
@@ -40,21 +41,21 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.fixture(scope="session")
-def tiny(checkpoint: Callable[[str], Path]) -> models.Model:
+def tiny(checkpoint: Callable[[str], Path]) -> Model:
     """A tiny random GPT-2 whose tokenizer has whole names and single digits."""
-    return models.load(str(checkpoint("gpt2")))
+    return load(str(checkpoint("gpt2")))
 
 
 @pytest.fixture(scope="session")
-def tinystories() -> models.Model:
+def tinystories() -> Model:
     """A real pretrained Llama of 15M parameters."""
-    return models.load(str(SHARED / "models" / "tinyllamas-stories15M"))
+    return load(str(SHARED / "models" / "tinyllamas-stories15M"))
 
 
 @pytest.fixture(scope="session")
-def planted(checkpoint: Callable[[str], Path]) -> models.Model:
+def planted(checkpoint: Callable[[str], Path]) -> Model:
     """A tiny model in which only L0H1 and L1H2 write anything: no other head can matter."""
-    model = models.load(str(checkpoint("gpt2")))
+    model = load(str(checkpoint("gpt2")))
     with torch.no_grad():
         for layer, head in ((0, 1), (1, 2)):
             weight = model.blocks[layer].attn.W_O

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mechheads.metrics import token as metrics
+from mechheads import metrics
 
 
 def test_a_wrong_shape_is_rejected_in_tests():

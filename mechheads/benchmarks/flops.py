@@ -6,7 +6,7 @@ and addition: what is done once per head, not the two remembered runs.
 
 from dataclasses import dataclass
 
-from mechheads.models.load import Model
+from mechheads.models.model import Model
 
 
 @dataclass(frozen=True)

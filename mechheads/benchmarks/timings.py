@@ -19,12 +19,13 @@ from mechheads.engine.generate import answer
 from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.gating import Recipe, fit_gates
 from mechheads.metrics.token import METRICS, score
-from mechheads.models.load import Model, head_loop, random_model
-from mechheads.models.threads import with_threads
-from mechheads.models.untrained import SHAPES
+from mechheads.models.devices import with_threads
+from mechheads.models.model import Model, encoder_of, shape_of
+from mechheads.models.reference import head_loop
+from mechheads.models.untrained import SHAPES, random_model
 from mechheads.progress import say
-from mechheads.prompts.batches import batches
 from mechheads.prompts import Pair, Prompts
+from mechheads.prompts.batches import batches
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.attribution_patching import attribution
 
@@ -97,10 +98,12 @@ def compare(
     timed on so many of them (0: all), evenly spread, and its time is scaled.
     """
     model = random_model(tokenizer_of_words(SHAPES[shape]["d_vocab"]), **SHAPES[shape])
-    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    layers, heads = shape_of(model).grid
     cells = [(i, h) for i in range(layers) for h in range(heads)]
     with with_threads(threads):
-        every = [random_prompts(rows, length, first, model.cfg.d_vocab) for first in firsts]
+        every = [
+            random_prompts(rows, length, first, shape_of(model).vocabulary) for first in firsts
+        ]
         some = _spread(cells, loops)
         _loop(model, every[0], cells[:1])  # the first call of a model is slower
         for first, prompts in zip(firsts, every, strict=True):
@@ -144,9 +147,9 @@ def _curve(
 ) -> Timing:
     """The first k heads of a random ranking kept, for every k: a whole pass each, and ours."""
     ranking = random.Random(0).sample(list(cells), len(cells))
-    keep = nested(ranking, model.cfg.n_layers, model.cfg.n_heads)
+    keep = nested(ranking, *shape_of(model).grid)
     some = _spread(range(len(keep)), loops)
-    (batch,) = batches(model, prompts)
+    (batch,) = batches(encoder_of(model), prompts)
 
     def metric(logits: Tensor) -> Tensor:
         return METRICS["logit_diff"](score(logits[:, -1:], batch)).mean()
@@ -160,7 +163,7 @@ def _curve(
 
 def _attribution(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
     """All heads by attribution, against four forward passes of the model."""
-    tokens = next(iter(batches(model, prompts))).clean
+    tokens = next(iter(batches(encoder_of(model), prompts))).clean
     with torch.inference_mode():
         _, four = _timed(lambda: [model(tokens) for _ in range(4)])
     _, ours = _timed(lambda: attribution(model, prompts, quiet=True))
@@ -174,7 +177,7 @@ def _answers(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing
     Prompts have three lengths. The difference is the share of answers that are not the same text.
     """
     texts = ["Then " * (i % 3) + pair.clean for i, pair in enumerate(prompts.pairs)]
-    keep = torch.ones(1, model.cfg.n_layers, model.cfg.n_heads)
+    keep = torch.ones(1, *shape_of(model).grid)
     some = _spread(texts, 4)
     theirs, loop = _timed(lambda: _generate_loop(model, some, 16))
     ours, seconds = _timed(
@@ -212,7 +215,7 @@ def _gating(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
 def _loop(
     model: Model, prompts: Prompts, cells: Sequence[tuple[int, int]]
 ) -> Float[Tensor, " head"]:
-    (batch,) = batches(model, prompts)
+    (batch,) = batches(encoder_of(model), prompts)
 
     def metric(logits: Tensor) -> Tensor:
         return METRICS["logit_diff"](score(logits[:, -1:], batch)).mean()
@@ -229,7 +232,7 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 @torch.inference_mode()
 def _generate_loop(model: Model, prompts: Sequence[str], n: int) -> list[str]:
     """TransformerLens's own greedy answers of n tokens, prompt by prompt."""
-    tokenizer: Any = model.tokenizer
+    tokenizer = encoder_of(model).tokenizer
     said = []
     for prompt in prompts:
         tokens = model.to_tokens(prompt)
@@ -249,7 +252,7 @@ def _mask_loop(
     keep: Float[Tensor, "mask layer head"],
 ) -> Float[Tensor, " mask"]:
     """The metric with each mask, the usual way: a whole pass with a hook in every layer."""
-    names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
+    names = [f"blocks.{layer}.attn.hook_z" for layer in range(shape_of(model).layers)]
     _, cache = model.run_with_cache(other, names_filter=names)
     found = []
     for mask in keep:

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from mechheads.benchmarks.timings import Timing
 from mechheads.metrics.token import METRICS
-from mechheads.models.load import Model
+from mechheads.models.model import Model, encoder_of
 from mechheads.observe.edges import Edges
 from mechheads.observe.evaluation import Evaluation
-from mechheads.prompts.batches import token_ids, token_texts
 from mechheads.prompts import Prompts
 
 
@@ -21,14 +20,14 @@ def print_prompts(model: Model, prompts: Prompts, n: int) -> None:
     """The first n pairs; tokens that differ stand between « and »."""
     console = _console()
     for i, pair in enumerate(prompts.pairs[:n], start=1):
-        clean, corrupt = token_ids(model, pair.clean), token_ids(model, pair.corrupt)
+        clean, corrupt = encoder_of(model).ids(pair.clean), encoder_of(model).ids(pair.corrupt)
         differs = [a != b for a, b in zip(clean, corrupt, strict=True)]
         places = ", ".join(str(p) for p, d in enumerate(differs) if d)
         rows = Table.grid(padding=(0, 1))
         rows.add_column(no_wrap=True, style="dim")
         rows.add_column(overflow="fold")
-        rows.add_row("clean", _marked(token_texts(model, clean), differs))
-        rows.add_row("corrupt", _marked(token_texts(model, corrupt), differs))
+        rows.add_row("clean", _marked(encoder_of(model).texts(clean), differs))
+        rows.add_row("corrupt", _marked(encoder_of(model).texts(corrupt), differs))
         rows.add_row("answer", Text(_listed(pair.answers)))
         rows.add_row("wrong", Text(_listed(pair.wrong)))
         rows.add_row("tokens", Text(f"{len(clean)}; they differ at {places}"))

@@ -9,19 +9,22 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model, embed, unembed
+from mechheads.models.hooks import embed, unembed
+from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.progress import bar
-from mechheads.prompts.batches import token_ids
 
-from .direct import Cache, Fast
-from .interventions import Engine, Plain, Replace, budget_for, engine_for
+from .cached_run import Engine
+from .direct import DirectEngine, KeyValueCache
+from .hooked import HookedEngine
+from .interventions import Replace
+from .select import budget_for, engine_for
 
 Positions = Literal["last", "all"]
 # Rows that read their prompts together.
@@ -48,17 +51,17 @@ def answer(
     """
     engine = engine or engine_for(model)
     groups: dict[int, list[int]] = defaultdict(list)
-    ids = [token_ids(model, text) for text in prompts]
+    ids = [encoder_of(model).ids(text) for text in prompts]
     for i, tokens in enumerate(ids):
         groups[len(tokens)].append(i)
         if not tokens:
             raise MechheadsError(
-                f"The prompt {prompts[i]!r} has no tokens for {model.cfg.model_name}. Write one."
+                f"The prompt {prompts[i]!r} has no tokens for {model_name(model)}. Write one."
             )
-        if len(tokens) + max_tokens > model.cfg.n_ctx:
+        if len(tokens) + max_tokens > shape_of(model).context:
             raise MechheadsError(
                 f"A prompt of {len(tokens)} tokens and an answer of up to {max_tokens} are more "
-                f"than {model.cfg.model_name} takes ({model.cfg.n_ctx}). Use shorter prompts, ask "
+                f"than {model_name(model)} takes ({shape_of(model).context}). Use shorter prompts, ask "
                 "for fewer tokens, or load the model with a larger n_ctx if it has one."
             )
     said = [[""] * len(prompts) for _ in keep]
@@ -92,14 +95,14 @@ def _reader(
     """
     rows, n = tokens.shape
     since = n - 1 if positions == "last" else 0
-    if not isinstance(engine, Fast):
-        plain = engine if isinstance(engine, Plain) else Plain(model)
+    if not isinstance(engine, DirectEngine):
+        plain = engine if isinstance(engine, HookedEngine) else HookedEngine(model)
         return lambda keep: lambda now: _whole(plain, now, Replace(keep, since=since))
-    everything = Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads))
-    shared: Cache | None = None
+    everything = Replace(torch.ones(1, *shape_of(model).grid))
+    shared: KeyValueCache | None = None
 
-    def read(keep: Float[Tensor, "variant layer head"]) -> Cache:
-        cache = Cache(model.cfg.n_layers, n + max_tokens)
+    def read(keep: Float[Tensor, "variant layer head"]) -> KeyValueCache:
+        cache = KeyValueCache(shape_of(model).layers, n + max_tokens)
         if n > 1:
             entering = embed(model, tokens)[None, :, :-1].expand(len(keep), -1, -1, -1)
             engine.grow(entering, cache, Replace(keep))
@@ -124,14 +127,14 @@ def _reader(
 
 
 def _whole(
-    engine: Plain, tokens: Int[Tensor, "variant row pos"], edit: Replace
+    engine: HookedEngine, tokens: Int[Tensor, "variant row pos"], edit: Replace
 ) -> Float[Tensor, "variant row d_model"]:
     """Everything again, a variant at a time."""
     ends = []
     for variant, rows in enumerate(tokens):
-        run = engine.remember(rows, 0, 1)
+        run = engine.cache(rows, 0, 1)
         one = Replace(edit.keep[variant : variant + 1], since=edit.since)
-        ends.append(engine.resume(run, one)[0, :, -1])
+        ends.append(engine.rerun(run, one)[0, :, -1])
     return torch.stack(ends)
 
 
@@ -144,7 +147,7 @@ def _continue(
     stop: Sequence[str],
 ) -> list[list[str]]:
     """Token by token until every row has come to a stop."""
-    tokenizer: Any = model.tokenizer
+    tokenizer = encoder_of(model).tokenizer
     rows, n = tokens.shape
     now = tokens.expand(variants, rows, n)
     ends = {tokenizer.eos_token_id} - {None}

@@ -6,15 +6,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads import metrics
 from mechheads.errors import MechheadsError
 from mechheads.heads import check_heads
-from mechheads.metrics import token as metrics
-from mechheads.models.load import Model
+from mechheads.models.model import Model, model_name, shape_of
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
-from mechheads.scoring.activation_patching import both_sides, check
 
-from .interventions import Replace, budget_for, engine_for, measure
+from .cached_run import measure
+from .interventions import Replace
+from .paired_runs import check_patching, paired_runs
+from .select import budget_for, engine_for
 
 # A pass has room for so many masks at least, rather than for more prompts: masks share layers.
 TOGETHER = 32
@@ -38,10 +40,10 @@ def measure_masks(
     their passes there, so that a curve of nested sets costs about half as much as its points.
     """
     wanted = metrics.find(metric or prompts.metric)
-    check(direction, replacement)
-    shape = (model.cfg.n_layers, model.cfg.n_heads)
+    check_patching(direction, replacement)
+    shape = shape_of(model).grid
     if keep.shape[1:] != shape:
-        raise MechheadsError(f"A mask of {model.cfg.model_name} has {shape[0]} x {shape[1]} heads.")
+        raise MechheadsError(f"A mask of {model_name(model)} has {shape[0]} x {shape[1]} heads.")
     engine, budget = engine_for(model), budget_for(model, budget)
     # Each mask once, sorted: neighbours have most of their first layers in common.
     masks, mask_of = keep.flatten(1).unique(dim=0, return_inverse=True)
@@ -49,12 +51,12 @@ def measure_masks(
     values = torch.zeros(len(masks), len(prompts))
     few = budget // TOGETHER
     with bar(len(masks), "Masks", quiet) as progress:
-        for sides in both_sides(model, engine, prompts, direction, replacement, few):
+        for sides in paired_runs(model, engine, prompts, direction, replacement, few):
             rows, n = sides.base.shape
             size = max(1, budget // (rows * (n - sides.base.first)))
             for begin in range(0, len(masks), size):
                 some = masks[begin : begin + size]
-                end = engine.resume(sides.base, Replace(some, sides.source))
+                end = engine.rerun(sides.base, Replace(some, sides.source))
                 found = measure(model, end, sides.batch, wanted)
                 values[begin : begin + size, sides.batch.pairs] = found
                 progress.update(len(some) * len(sides.batch.pairs) / len(prompts))

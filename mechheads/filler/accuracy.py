@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechheads.engine.generate import answer
 from mechheads.metrics.values import is_right
-from mechheads.models.load import Model
+from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.prompts import Question
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import wilson
@@ -98,7 +98,7 @@ def ask(
     """Greedy answers to the same questions under every condition; under `arm` with ARM, `moved`
     being its arguments. Where there are no prompts nothing is asked.
     """
-    whole = torch.ones(1, model.cfg.n_layers, model.cfg.n_heads)
+    whole = torch.ones(1, *shape_of(model).grid)
     options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "budget": budget}
     asked = {name: made for name, made in prompts.items() if made is not None}
     right, said, cut_off = {}, {}, {}
@@ -113,7 +113,7 @@ def ask(
     tokens = tuple(
         None if made is None else max(p.tokens for p in made) for made in prompts.values()
     )
-    return Answers(model.cfg.model_name, tuple(prompts), tokens, right, said, cut_off)
+    return Answers(model_name(model), tuple(prompts), tokens, right, said, cut_off)
 
 
 def mcnemar(before: Bool[Tensor, " question"], after: Bool[Tensor, " question"]) -> float:
@@ -139,5 +139,5 @@ def _numbers(right: Bool[Tensor, " question"]) -> tuple[int, int, float, float, 
 
 
 def _is_cut_off(model: Model, text: str, max_tokens: int) -> bool:
-    tokenizer: Any = model.tokenizer
+    tokenizer = encoder_of(model).tokenizer
     return len(tokenizer.encode(text, add_special_tokens=False)) >= max_tokens

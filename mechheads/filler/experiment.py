@@ -7,7 +7,7 @@ from typing import Any
 from mechheads.errors import MechheadsError
 from mechheads.heads import check_heads
 from mechheads.models.cache import keeping_models
-from mechheads.models.load import Model
+from mechheads.models.model import Model, model_name, shape_of
 from mechheads.progress import say
 from mechheads.prompts import Question, Questions
 
@@ -77,7 +77,7 @@ def experiment(
 def _plan(model: Model, questions: Questions, asked: Asked) -> Plan:
     items, notes = questions.items, []
     if asked.head is not None:
-        check_heads([asked.head], model.cfg.n_layers, model.cfg.n_heads)
+        check_heads([asked.head], *shape_of(model).grid)
     if "arm" in asked.conditions:
         with arm(model, **asked.arm):
             pass
@@ -88,7 +88,7 @@ def _plan(model: Model, questions: Questions, asked: Asked) -> Plan:
         attended = aligned(_attended(model, items, prompts, asked))
     except MechheadsError as error:
         attended = None
-        notes.append(f"{model.cfg.model_name}: no attention was measured: {error}")
+        notes.append(f"{model_name(model)}: no attention was measured: {error}")
     sweeps: dict[str, dict[str, list[Inserted] | None]] = {}
     for kind in asked.sweeps:
         sweeps[kind] = {}
@@ -98,7 +98,7 @@ def _plan(model: Model, questions: Questions, asked: Asked) -> Plan:
                 _check_room(model, made, asked)
             except MechheadsError as error:
                 made = None
-                notes.append(f"{model.cfg.model_name}, {kind} {value}: not asked: {error}")
+                notes.append(f"{model_name(model)}, {kind} {value}: not asked: {error}")
             sweeps[kind][str(value)] = made
     return Plan(items, prompts, sweeps, attended, tuple(notes))
 
@@ -124,9 +124,9 @@ def _varied(
 
 def _check_room(model: Model, made: Sequence[Inserted], asked: Asked) -> None:
     longest, more = max(len(p.ids) for p in made), asked.answering["max_tokens"]
-    if longest + more > model.cfg.n_ctx:
+    if longest + more > shape_of(model).context:
         raise MechheadsError(
             f"a prompt of {longest} tokens and an answer of up to {more} are more than "
-            f"{model.cfg.model_name} takes ({model.cfg.n_ctx}). Use a smaller --length or "
+            f"{model_name(model)} takes ({shape_of(model).context}). Use a smaller --length or "
             "--max-tokens, or shorter questions."
         )

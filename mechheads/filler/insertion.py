@@ -13,11 +13,9 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model
-from mechheads.prompts.batches import token_ids
+from mechheads.models.model import Model, encoder_of, model_name
 from mechheads.prompts import Question
 
 # What a run begins with and what stands after it; the second where the first does not fit.
@@ -91,19 +89,19 @@ class Inserted:
 
 def insert(model: Model, text: str, run: str, at: int, after: str = "") -> Inserted:
     """The run, and what sets it off, before character `at`; an error if the text splits anew."""
-    plain = token_ids(model, text)
+    plain = encoder_of(model).ids(text)
     if not run:
         return Inserted(text, plain, len(plain), 0, 0)
     spans = _spans(model, text)
     cut = len(plain) - sum(end > at for _, end in spans)
     whole = text[:at] + run + after + text[at:]
-    ids = token_ids(model, whole)
+    ids = encoder_of(model).ids(whole)
     more = len(ids) - len(plain)
     kept = ids[:cut] == plain[:cut] and ids[cut + more :] == plain[cut:]
     if not kept or more < 1 or any(start < at < end for start, end in spans):
         near = f"{text[max(0, at - 12) : at]!r} and {text[at : at + 12]!r}"
         raise MechheadsError(
-            f"the filler {_short(run)} changes how {model.cfg.model_name} splits the text around "
+            f"the filler {_short(run)} changes how {model_name(model)} splits the text around "
             f"it ({near}) into tokens. Use another --filler or --place."
         )
     tokens = sum(at < end <= at + len(run) for _, end in _spans(model, whole))
@@ -157,7 +155,7 @@ def shared_places(model: Model, texts: Sequence[str], seed: int) -> dict[int, in
     By the number of the text, the character; texts that do not have it are left out.
     """
     found = [spaces(model, text) for text in texts]
-    sizes = [len(token_ids(model, text)) for text in texts]
+    sizes = [len(encoder_of(model).ids(text)) for text in texts]
     counts = Counter((sizes[i], cut) for i, places in enumerate(found) for cut in places)
     most = max(counts.values(), default=0)
     best = sorted(key for key, count in counts.items() if count == most)
@@ -227,7 +225,7 @@ def _fill(
     if not counts and refused:
         raise refused
     raise MechheadsError(
-        f"{_short(run)} makes {' or '.join(map(str, counts))} tokens for {model.cfg.model_name}, "
+        f"{_short(run)} makes {' or '.join(map(str, counts))} tokens for {model_name(model)}, "
         f"not the {length} of --length. Use another --{'word' if trim else 'filler'}."
     )
 
@@ -241,10 +239,10 @@ def _trimmed(model: Model, before: str, run: str, length: int) -> str:
 
 def _spans(model: Model, text: str) -> list[tuple[int, int]]:
     """Where every token begins and ends in the text, the BOS token aside."""
-    tokenizer: Any = model.tokenizer
+    tokenizer = encoder_of(model).tokenizer
     if not tokenizer.is_fast:
         raise MechheadsError(
-            f"the tokenizer of {model.cfg.model_name} does not say where its tokens are. Give a "
+            f"the tokenizer of {model_name(model)} does not say where its tokens are. Give a "
             "model that has a tokenizer.json."
         )
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)

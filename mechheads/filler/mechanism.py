@@ -20,7 +20,8 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from mechheads.models.load import Model, with_patterns
+from mechheads.models.hooks import with_patterns
+from mechheads.models.model import Model
 
 from .insertion import Inserted
 

@@ -21,7 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.models.load import Model, changed_mlp
+from mechheads.models.hooks import changed_mlp
+from mechheads.models.model import Model
 
 from .conditions import ARM_C, ARM_PERCENTILE
 

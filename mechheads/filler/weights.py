@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model, with_patterns
-from mechheads.prompts.batches import token_texts
+from mechheads.models.hooks import with_patterns
+from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.prompts import LEAST
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import bootstrap
@@ -112,7 +112,7 @@ def all_weights(
     model: Model, prompts: Sequence[Inserted]
 ) -> tuple[Float[Tensor, "prompt layer head token"], Float[Tensor, "prompt layer head pos"]]:
     """The column means of every head on prompts that align: of the original tokens, and of all."""
-    shape = (len(prompts), model.cfg.n_layers, model.cfg.n_heads)
+    shape = (len(prompts), *shape_of(model).grid)
     original = torch.zeros(*shape, len(prompts[0].original))
     full = torch.zeros(*shape, len(prompts[0].ids))
     for i, prompt in enumerate(prompts):
@@ -140,7 +140,7 @@ def measure_attention(
     changed = "mless" if "mless" in others else others[0]
     sinks = sinks_of(every["none"][0])
     change = total_change(every["none"][0], every[changed][0], sinks)
-    layer, which = head or divmod(int(change.flatten().argmax()), model.cfg.n_heads)
+    layer, which = head or divmod(int(change.flatten().argmax()), shape_of(model).heads)
     sink = bool(sinks[layer, which])
     cut = kept[changed][0].cut
     mechanisms = []
@@ -150,13 +150,13 @@ def measure_attention(
             now, mass = late_weights(model, kept[name], (layer, which), cut)
             mechanisms.append(mechanism_of(name, before, now, mass, sink=sink))
     return Attention(
-        model.cfg.model_name,
+        model_name(model),
         (layer, which),
         {name: original[:, layer, which] for name, (original, _) in every.items()},
         {name: full[:, layer, which] for name, (_, full) in every.items()},
         cut,
         {name: made[0].run for name, made in kept.items()},
-        {name: tuple(token_texts(model, made[0].ids)) for name, made in kept.items()},
+        {name: tuple(encoder_of(model).texts(made[0].ids)) for name, made in kept.items()},
         change,
         changed,
         sink,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mechheads.engine.head_subsets import measure_masks
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model
+from mechheads.models.model import Model
 from mechheads.prompts import Prompts
 from mechheads.runs.serialization import Result
 from mechheads.scoring.gate_roles import ROLES, Gating

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mechheads.engine.head_subsets import measure_masks
-from mechheads.models.load import Model
+from mechheads.models.model import Model, shape_of
 from mechheads.observe.evaluation import evaluate
 from mechheads.prompts import Prompts
 from mechheads.scoring.activation_patching import patch
@@ -105,7 +105,7 @@ def measure_cell(
     quiet: bool = False,
 ) -> Cell:
     """Gates fitted to some prompts, and what others say of them."""
-    ks = grid(model.cfg.n_layers * model.cfg.n_heads, k, points)
+    ks = grid(shape_of(model).layers * shape_of(model).heads, k, points)
     judged = evaluate(model, tested, "logprob", quiet=True)
     found = fit_gates(model, fitted, recipe, budget=budget, quiet=quiet)
     agreed = None

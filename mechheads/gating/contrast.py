@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mechheads.engine.head_subsets import measure_masks
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model
+from mechheads.models.model import Model, model_name, shape_of
 from mechheads.progress import bar, say
 from mechheads.prompts import LEAST, Pair, Prompts
 from mechheads.runs.serialization import Result
@@ -205,7 +205,7 @@ def contrast(
             by_kept, by_lost = torch.autograd.grad(loss.sum(), (kept, lost))
         return loss.detach(), by_kept[:, None, None] * up + by_lost[:, None, None] * down
 
-    logits = first_logits(recipe, (model.cfg.n_layers, model.cfg.n_heads))
+    logits = first_logits(recipe, shape_of(model).grid)
     pull = torch.full((recipe.seeds,), recipe.strength)
     with bar(recipe.updates, "Updates", quiet) as progress:
         fitted = descend(slope, logits, pull, recipe.pulled_rates, recipe, progress)
@@ -249,4 +249,4 @@ def run_contrasts(
         contrast(model, retain, forget, recipe, left_out=name, budget=budget, quiet=quiet)
         for name, retain, forget in sides
     )
-    return Contrast(model.cfg.model_name, trials, asdict(recipe))
+    return Contrast(model_name(model), trials, asdict(recipe))

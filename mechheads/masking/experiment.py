@@ -12,7 +12,7 @@ from torch import Tensor
 from mechheads.engine.generate import answer
 from mechheads.errors import MechheadsError
 from mechheads.metrics.text import Quality, exact
-from mechheads.models.load import Model
+from mechheads.models.model import Model, model_name
 from mechheads.prompts import Questions
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import bootstrap
@@ -197,7 +197,7 @@ def gather(
     """What `mask_heads` found of several functions, with the heads ranked by one method."""
     labels = {quality.name: quality.label for quality in qualities}
     accuracies = tuple(quality.name for quality in qualities if quality.accuracy)
-    name = model.cfg.model_name
+    name = model_name(model)
     return Masking(name, method, positions, tuple(panels), labels, accuracies, settings)
 
 
@@ -295,7 +295,7 @@ def interval(values: Float[Tensor, " prompt"]) -> tuple[float, float]:
 
 def mask_of(model: Model, heads: Sequence[Head], scale: float) -> Float[Tensor, "layer head"]:
     """What every head's z is multiplied by."""
-    keep = torch.ones(model.cfg.n_layers, model.cfg.n_heads)
+    keep = torch.onesshape_of(model).grid
     for layer, head in heads:
         keep[layer, head] = scale
     return keep

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.metrics.text import Quality
-from mechheads.models.load import Model
+from mechheads.models.model import Model
 from mechheads.prompts import Questions
 from mechheads.runs.serialization import Result
 from mechheads.scoring.statistics import ends, resample

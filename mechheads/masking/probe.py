@@ -22,11 +22,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from mechheads.engine.generate import answer
-from mechheads.engine.interventions import Plain, unchanged
+from mechheads.engine.hooked import HookedEngine
+from mechheads.engine.interventions import unchanged
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model, unembed
+from mechheads.models.hooks import unembed
+from mechheads.models.model import Model, shape_of, encoder_of
 from mechheads.progress import bar
-from mechheads.prompts.batches import token_ids
 from mechheads.prompts import Questions
 from mechheads.prompts.partitions import split_sets
 
@@ -130,13 +131,13 @@ def probe_functions(
         [i in test for part, (_, test) in zip(sets, sides, strict=True) for i in range(len(part))]
     )
     prompts = [item.prompt for item in items]
-    whole = unchanged(model).keep
+    whole = unchanged(shape_of(model)).keep
     said = answer(model, prompts, whole, max_tokens=max_tokens, budget=budget, quiet=quiet)[0]
     z = features(model, prompts, said)
     importance, right = fit_probe(z, labels, held, seed=seed, epochs=epochs, rate=rate, quiet=quiet)
     return Probing(
         names,
-        importance.unflatten(1, (model.cfg.n_layers, model.cfg.n_heads)),
+        importance.unflatten(1, shape_of(model).grid),
         int(right.sum()),
         len(right),
         (labels[held].bincount().max() / len(right)).item(),
@@ -151,13 +152,13 @@ def features(
 
     Where nothing was said, z at the prompt's end.
     """
-    engine, found = Plain(model), []
+    engine, found = HookedEngine(model), []
     for prompt, text in zip(prompts, said, strict=True):
-        whole = token_ids(model, f"{prompt}{text}")
-        start = min(len(token_ids(model, prompt)), len(whole)) - 1
+        whole = encoder_of(model).ids(f"{prompt}{text}")
+        start = min(len(encoder_of(model).ids(prompt)), len(whole)) - 1
         following = torch.tensor(whole[start + 1 :], dtype=torch.long)
-        run = engine.remember(torch.tensor([whole]), 0, len(whole) - start)
-        end = engine.resume(run, unchanged(model))[0, 0, : len(following)]
+        run = engine.cache(torch.tensor([whole]), 0, len(whole) - start)
+        end = engine.rerun(run, unchanged(shape_of(model)))[0, 0, : len(following)]
         likely = unembed(model, end).log_softmax(-1).cpu().gather(1, following[:, None])[:, 0]
         chosen = start + likely.argsort()[:ANSWER_TOKENS] if len(following) else [start]
         found.append(torch.cat([layer[0, chosen].mean(0) for layer in run.z]).float().cpu())

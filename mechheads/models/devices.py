@@ -1,4 +1,7 @@
-"""Devices and dtypes by their names; an error says what this machine has."""
+"""Devices and dtypes by their names, and how many threads torch computes with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -43,3 +46,17 @@ def find_device(device: str | None, n_devices: int) -> torch.device:
             "or mps where there is one."
         ) from None
     return place
+
+
+@contextmanager
+def with_threads(count: int | None) -> Iterator[None]:
+    """Compute with `count` threads: float sums come out the same only with as many. None: no change."""
+    if count is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -17,9 +17,8 @@ import torch
 from safetensors.torch import save_model
 
 from mechheads.errors import MechheadsError, suggest
-from mechheads.prompts import Lexicon
 
-from . import locate as sources
+from . import locate
 from .configs import DERIVED
 
 # Architectures whose conversion the tests compare with transformers, logit by logit.
@@ -65,21 +64,21 @@ def save_original(hf_model: Any, tokenizer: Any, folder: Path) -> None:
 def save_gguf_as_directory(folder: Path, gguf: str) -> None:
     """Write what a GGUF file holds beside it as config, tokenizer and safetensors in float32."""
     with quiet_libraries():
-        hf_model, tokenizer = read_original(sources.Source(gguf, folder, gguf=gguf), torch.float32)
+        hf_model, tokenizer = read_original(locate.Source(gguf, folder, gguf=gguf), torch.float32)
         hf_model.config.__dict__.pop("quantization_config", None)
         hf_model.config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         save_model(hf_model, str(folder / "model.safetensors"), metadata={"format": "pt"})
 
 
-def read_original(source: sources.Source, dtype: torch.dtype) -> tuple[Any, Any]:
+def read_original(source: locate.Source, dtype: torch.dtype) -> tuple[Any, Any]:
     """The transformers model and tokenizer, every weight accounted for."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     extra = {"gguf_file": source.gguf} if source.gguf else {}
     folder = str(source.folder)
     if not source.gguf:
-        refuse(sources.check(source)["architectures"][0], source)
+        refuse(locate.check(source)["architectures"][0], source)
         try:
             AutoConfig.from_pretrained(folder, local_files_only=True)
         except Exception as error:
@@ -143,7 +142,7 @@ def fuse_activations(hf_model: Any) -> None:
                 setattr(module, name, torch.nn.GELU(approximate="tanh"))
 
 
-def refuse(architecture: str, source: sources.Source) -> None:
+def refuse(architecture: str, source: locate.Source) -> None:
     """An error if TransformerLens cannot convert models of this architecture."""
     if architecture not in SUPPORTED:
         raise MechheadsError(
@@ -183,7 +182,7 @@ def quiet_libraries() -> Iterator[None]:
                 hf_logging.enable_progress_bar()
 
 
-def _damaged(source: sources.Source, error: Exception) -> MechheadsError:
+def _damaged(source: locate.Source, error: Exception) -> MechheadsError:
     what = f"{source.name} cannot be read: {first_line(error)}."
     return MechheadsError(f"{what} Check the file, or copy or download it again.")
 

@@ -1,6 +1,6 @@
-"""Loads any model as a HookedTransformer: the one file that names TransformerLens.
+"""Loads any model as a HookedTransformer.
 
-1. `sources` finds the model's files;
+1. `locate` finds the model's files;
 2. transformers reads the weights, safetensors or GGUF, once, in the chosen dtype;
 3. the config is derived from the model's own config, never from its name;
 4. TransformerLens's converters rename the weights; they stay the tensors that were read;
@@ -11,32 +11,33 @@
 import contextlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens import loading_from_pretrained as lens
-from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.hook_points import HookPoint
-from transformer_lens.utilities.activation_functions import apply_softcap
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon
-from mechheads.options import read_value
 
-from . import cache as kept
-from . import edge_gates as gates
-from . import locate as sources
+from . import edge_gates, locate
+from .cache import ModelCache
 from .configs import DERIVED
 from .devices import find_device, find_dtype
-from .huggingface import Original, complete_tokenizer, first_line, fuse_activations, quiet_libraries, read_original, refuse
-from mechheads.prompts.lexicon import tokenizer_lexicon
-
-Model = HookedTransformer
+from .huggingface import (
+    Original,
+    complete_tokenizer,
+    first_line,
+    fuse_activations,
+    quiet_libraries,
+    read_original,
+    refuse,
+)
+from .model import Model
 
 
 def load(
@@ -49,6 +50,7 @@ def load(
     n_devices: int = 1,
     n_ctx: int | None = None,
     prepend_bos: bool | None = None,
+    cache: ModelCache | None = None,
     quiet: bool = False,
 ) -> Model:
     """load("mini"), load("gpt2"), load("./my-llama"), load("model.gguf") as a HookedTransformer.
@@ -65,13 +67,14 @@ def load(
             tables of every layer grow with it).
         prepend_bos: begin every prompt with the BOS token; TransformerLens's custom for the
             architecture if None.
+        cache: where the model is kept, and taken from when it is loaded again.
         quiet: no progress bar while a hub model is downloaded.
     """
     kind, place = find_dtype(dtype), find_device(device, n_devices)
     key = (name, revision, place, kind, process, n_devices, n_ctx, prepend_bos)
-    if (again := kept.kept(key)) is not None:
-        return again
-    source = sources.find(name, revision, quiet=quiet)
+    if cache is not None and (known := cache.get(key)) is not None:
+        return known
+    source = locate.find(name, revision, quiet=quiet)
     with quiet_libraries():
         hf_model, tokenizer = read_original(source, kind)
         try:
@@ -81,9 +84,9 @@ def load(
             if prepend_bos is not None:
                 cfg["default_prepend_bos"] = prepend_bos
             model = _convert(hf_model, cfg)
-            _give_tokenizer(model, tokenizer)
+            give_tokenizer(model, tokenizer)
             config = hf_model.config.to_dict()
-            bias = gates.read(source.folder, config, model.cfg.n_layers, model.cfg.n_heads)
+            bias = edge_gates.read(source.folder, config, model.cfg.n_layers, model.cfg.n_heads)
             if bias is not None:
                 _add_gates(model, bias)
             if kind in (torch.float32, torch.float64):
@@ -107,7 +110,8 @@ def load(
                 f"{source.name} does not fit on {place} ({first_line(error)}). Use a smaller "
                 "dtype, more --n-devices, or the CPU."
             ) from None
-    kept.put(key, model)
+    if cache is not None:
+        cache.put(key, model)
     return model.eval()
 
 
@@ -116,11 +120,11 @@ def load_original(
 ) -> Original:
     """The model behind any name that `load` takes, in float32, with attention computed eagerly."""
     place = find_device(device, 1)
-    source = sources.find(name, revision, quiet=quiet)
+    source = locate.find(name, revision, quiet=quiet)
     with quiet_libraries():
         hf_model, tokenizer = read_original(source, torch.float32)
         hf_model.config.__dict__.pop("quantization_config", None)
-        if sources.SPARSE_MARK in hf_model.config.to_dict():
+        if locate.SPARSE_MARK in hf_model.config.to_dict():
             raise MechheadsError(f"{name} is sparse already. Give the dense model it was made of.")
         cfg = _config(source, hf_model.config)
         if cfg.get("positional_embedding_type") == "alibi":
@@ -142,274 +146,7 @@ def load_original(
         )
 
 
-def is_gated(model: Model) -> bool:
-    """Whether the model is sparse: its attention goes through edge gates."""
-    return hasattr(model, "edge_gates")
-
-
-def logits_at_end(
-    model: Model, tokens: Int[Tensor, "row pos"], steps: int, pair_of: Int[Tensor, " row"]
-) -> Float[Tensor, "row steps vocab"]:
-    """Logits at the last `steps` positions; the other positions are not unembedded.
-
-    Rows of one pair share all but their last steps - 1 tokens, and that part runs once.
-    """
-    tokens, pair_of = tokens.to(model.W_E.device), pair_of.to(model.W_E.device)
-    n_pairs, rows = int(pair_of.max()) + 1, len(pair_of)
-    if steps == 1 or n_pairs == rows:
-        residual = model(tokens, stop_at_layer=model.cfg.n_layers)[:, -steps:]
-        return unembed(model, residual)
-    first = torch.searchsorted(pair_of, torch.arange(n_pairs, device=pair_of.device))
-    cache = TransformerLensKeyValueCache.init_cache(model.cfg, model.cfg.device, n_pairs)
-    shared = _continue(model, tokens[first, : 1 - steps], cache)[:, -1:]
-    for entry in cache.entries:
-        entry.past_keys = entry.past_keys[pair_of.to(entry.past_keys.device)]
-        entry.past_values = entry.past_values[pair_of.to(entry.past_values.device)]
-    cache.previous_attention_mask = cache.previous_attention_mask[pair_of]
-    own = _continue(model, tokens[:, 1 - steps :], cache)
-    return unembed(model, torch.cat([shared[pair_of], own], dim=1))
-
-
-def with_patterns(
-    model: Model,
-    tokens: Int[Tensor, "row pos"],
-    see: Callable[[int, Float[Tensor, "row head query key"]], None],
-) -> None:
-    """Run the tokens and show every layer's attention pattern to `see(layer, pattern)`."""
-
-    def hook(pattern: Tensor, hook: HookPoint) -> None:
-        see(hook.layer(), pattern)
-
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-    model.run_with_hooks(
-        tokens.to(model.W_E.device),
-        stop_at_layer=model.cfg.n_layers,
-        fwd_hooks=[(name, hook) for name in names],
-    )
-
-
-def _continue(
-    model: Model, tokens: Int[Tensor, "row pos"], cache: TransformerLensKeyValueCache
-) -> Float[Tensor, "row pos d_model"]:
-    # An explicit mask: TransformerLens would take a BOS token for padding where both are EOS.
-    everything = torch.ones_like(tokens)
-    return model(
-        tokens,
-        stop_at_layer=model.cfg.n_layers,
-        past_kv_cache=cache,
-        attention_mask=everything,
-    )
-
-
-def unembed(
-    model: Model,
-    residual: Float[Tensor, "*rows d_model"],
-    tokens: Int[Tensor, " some"] | None = None,
-) -> Float[Tensor, "*rows some"]:
-    """Logits of the tokens, or of all, from the residual stream after the last layer."""
-    flat = residual.flatten(0, -2)[None]
-    if model.cfg.normalization_type is not None:
-        flat = model.ln_final(flat)
-    if tokens is None:
-        logits = model.unembed(flat)
-    else:
-        ids = tokens.to(model.W_U.device)
-        logits = flat @ model.W_U[:, ids] + model.b_U[ids]
-    logits = apply_softcap(logits, model.cfg.output_logits_soft_cap)
-    return logits[0].unflatten(0, residual.shape[:-1])
-
-
-def embed(model: Model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos d_model"]:
-    """The residual stream that enters the first layer."""
-    return model(tokens.to(model.W_E.device), stop_at_layer=0)
-
-
-def attention_inside(
-    model: Model, tokens: Int[Tensor, "row pos"]
-) -> tuple[list[Float[Tensor, "row pos d_model"]], list[Float[Tensor, "row pos head d_head"]]]:
-    """Run the tokens once and keep what enters every layer, and every head's z."""
-    entering: list[Tensor] = []
-    z: list[Tensor] = []
-    hooks = []
-    for layer in range(model.cfg.n_layers):
-        hooks.append((f"blocks.{layer}.hook_resid_pre", _keeper(entering)))
-        hooks.append((f"blocks.{layer}.attn.hook_z", _keeper(z)))
-    model.run_with_hooks(
-        tokens.to(model.W_E.device), stop_at_layer=model.cfg.n_layers, fwd_hooks=hooks
-    )
-    return entering, z
-
-
-def rerun(
-    model: Model,
-    entering: Float[Tensor, "row pos d_model"],
-    start: int,
-    layers: Sequence[int],
-    change: Callable[[int, Float[Tensor, "row pos head d_head"]], Tensor],
-) -> Float[Tensor, "row pos d_model"]:
-    """The residual stream after the last layer, from what enters `start`, with z changed."""
-
-    def hook(z: Tensor, hook: HookPoint) -> Tensor:
-        return change(hook.layer(), z)
-
-    return model.run_with_hooks(
-        entering,
-        start_at_layer=start,
-        stop_at_layer=model.cfg.n_layers,
-        fwd_hooks=[(f"blocks.{layer}.attn.hook_z", hook) for layer in layers],
-    )
-
-
-def attention_parts(
-    model: Model,
-    layer: int,
-    entering: Float[Tensor, "row pos d_model"],
-    replaced: Mapping[str, Tensor] | None = None,
-) -> dict[str, Tensor]:
-    """q, k, v, pattern and z of a layer, some of the first four replaced by what is given.
-
-    q and k are those before rotary embeddings. Costs one block.
-    """
-    given, kept = replaced or {}, {}
-    hooks = []
-    for part in ("q", "k", "v", "pattern", "z"):
-
-        def hook(value: Tensor, hook: HookPoint, part: str = part) -> Tensor:
-            kept[part] = given.get(part, value)
-            return kept[part]
-
-        hooks.append((f"blocks.{layer}.attn.hook_{part}", hook))
-    model.run_with_hooks(entering, start_at_layer=layer, stop_at_layer=layer + 1, fwd_hooks=hooks)
-    return kept
-
-
-def inputs_of_heads(
-    model: Model, tokens: Int[Tensor, "row pos"]
-) -> tuple[Float[Tensor, "row pos d_model"], list[dict[str, Tensor]]]:
-    """Run the tokens with gradients: the end, and every layer's q, k and v, of all heads apart."""
-    entering = embed(model, tokens).detach().requires_grad_()
-    kept: list[dict[str, Tensor]] = [{} for _ in range(model.cfg.n_layers)]
-    hooks = []
-    for layer in range(model.cfg.n_layers):
-        for part in ("q", "k", "v"):
-
-            def hook(value: Tensor, hook: HookPoint, part: str = part) -> None:
-                kept[hook.layer()][part] = value
-
-            hooks.append((f"blocks.{layer}.attn.hook_{part}", hook))
-    grouped = model.cfg.n_key_value_heads is not None
-    before = model.cfg.ungroup_grouped_query_attention
-    try:
-        model.cfg.ungroup_grouped_query_attention = grouped
-        end = model.run_with_hooks(
-            entering, start_at_layer=0, stop_at_layer=model.cfg.n_layers, fwd_hooks=hooks
-        )
-    finally:
-        model.cfg.ungroup_grouped_query_attention = before
-    return end, kept
-
-
-def norm_after_heads(model: Model) -> bool:
-    """Whether a norm stands between the heads and the residual stream: no head writes alone."""
-    return model.cfg.use_normalization_before_and_after or model.cfg.original_architecture in (
-        "Olmo2ForCausalLM",
-        "Olmo3ForCausalLM",
-    )
-
-
-def has_hooks(model: Model) -> bool:
-    """Whether somebody else's hooks are on the model; those of edge gates are ours."""
-    ours = 2 * model.cfg.n_layers if is_gated(model) else 0
-    found = sum(len(point.fwd_hooks) for point in model.hook_dict.values())
-    return found != ours
-
-
-@contextlib.contextmanager
-def changed_mlp(
-    model: Model, layer: int, change: Callable[[Float[Tensor, "row pos d_mlp"]], Tensor]
-) -> Iterator[None]:
-    """While active, a layer's MLP has act(pre) changed: before the product of a gated one."""
-    block: Any = model.blocks[layer]
-    points = {
-        part: model.hook_dict.get(f"blocks.{layer}.mlp.hook_{part}")
-        for part in ("pre", "pre_linear", "post")
-    }
-    if points["post"] is None:
-        raise MechheadsError(f"{model.cfg.model_name} has no MLP in layer {layer} to change.")
-    kept: dict[str, Tensor] = {}
-
-    def hook(value: Tensor, hook: HookPoint) -> Tensor | None:
-        part = str(hook.name).rpartition("hook_")[2]
-        if part != "post":
-            kept[part] = value
-            return None
-        if "pre_linear" not in kept:
-            return change(value)
-        inner = block.mlp.act_fn(kept["pre"])
-        return value + (change(inner) - inner) * kept["pre_linear"]
-
-    used: list[Any] = [point for point in points.values() if point is not None]
-    before = [list(point.fwd_hooks) for point in used]
-    for point in used:
-        point.add_hook(hook, is_permanent=True)
-    try:
-        yield
-    finally:
-        for point, old in zip(used, before, strict=True):
-            for added in [one for one in point.fwd_hooks if one not in old]:
-                added.hook.remove()
-                point.fwd_hooks.remove(added)
-
-
-def _keeper(kept: list[Tensor]) -> Callable[..., None]:
-    def hook(value: Tensor, hook: HookPoint) -> None:
-        kept.append(value)
-
-    return hook
-
-
-def random_model(tokenizer: Any, **shape: Any) -> Model:
-    """An untrained model of any shape, e.g. to time things with; arguments of TransformerLens."""
-    torch.manual_seed(0)
-    cfg = HookedTransformerConfig(model_name="random", device="cpu", **shape)
-    with quiet_libraries():
-        model = HookedTransformer(cfg, move_to_device=False)
-        _give_tokenizer(model, tokenizer)
-    return model.eval().requires_grad_(False)
-
-
-def head_loop(
-    model: Model,
-    base: Int[Tensor, "row pos"],
-    other: Int[Tensor, "row pos"],
-    metric: Callable[[Tensor], Tensor],
-    heads: Sequence[tuple[int, int]],
-) -> Float[Tensor, " head"]:
-    """TransformerLens's own patching loop, to compare with: a whole pass for every head."""
-    import pandas as pd
-    from transformer_lens import patching
-
-    chosen = pd.DataFrame(heads, columns=pd.Index(["layer", "head"]))
-    names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
-    _, cache = model.run_with_cache(other, names_filter=names)
-    with quiet_libraries():
-        return patching.generic_activation_patch(
-            model=model,
-            corrupted_tokens=base,
-            clean_cache=cache,
-            patching_metric=metric,
-            patch_setter=patching.layer_head_vector_patch_setter,
-            activation_name="z",
-            index_df=chosen,
-        )
-
-
-def lexicon(model: Model) -> Lexicon:
-    """What a task may know of the model: how its tokenizer splits text in mid-sentence."""
-    return tokenizer_lexicon(model.tokenizer, model.cfg.model_name)
-
-
-def _config(source: sources.Source, hf_config: Any) -> dict[str, Any]:
+def _config(source: locate.Source, hf_config: Any) -> dict[str, Any]:
     """HookedTransformerConfig arguments, from the config alone."""
     architecture = hf_config.architectures[0]
     refuse(architecture, source)
@@ -464,7 +201,7 @@ def _add_gates(model: Model, bias: Float[Tensor, "layer head"]) -> None:
     model.register_buffer("edge_gates", bias, persistent=False)
 
     def keep_gates(scores: Tensor, hook: HookPoint) -> None:
-        hook.ctx["open"] = gates.gate_logits(scores, bias[hook.layer()]) > 0
+        hook.ctx["open"] = edge_gates.gate_logits(scores, bias[hook.layer()]) > 0
 
     def close(pattern: Tensor, hook: HookPoint) -> Tensor:
         attention: Any = model.blocks[hook.layer()].attn
@@ -477,7 +214,7 @@ def _add_gates(model: Model, bias: Float[Tensor, "layer head"]) -> None:
 
 
 def _compare(
-    source: sources.Source,
+    source: locate.Source,
     hf_model: Any,
     model: Model,
     bias: Float[Tensor, "layer head"] | None,
@@ -489,7 +226,7 @@ def _compare(
         ours = model(tokens)[0].double()
         if bias is not None:
             hf_model.set_attn_implementation("eager")
-            stack.enter_context(gates.Gated(bias))
+            stack.enter_context(edge_gates.Gated(bias))
         theirs = hf_model(tokens, use_cache=False).logits[0].double()
     error = (theirs - ours).abs().max().item()
     scale = theirs.std().item()
@@ -501,7 +238,7 @@ def _compare(
         )
 
 
-def _give_tokenizer(model: Model, tokenizer: Any) -> None:
+def give_tokenizer(model: Model, tokenizer: Any) -> None:
     """As HookedTransformer.set_tokenizer, which would load the tokenizer again by its name."""
     model.tokenizer = tokenizer
     model.cfg.tokenizer_prepends_bos = len(tokenizer.encode("")) > 0
@@ -509,10 +246,9 @@ def _give_tokenizer(model: Model, tokenizer: Any) -> None:
     complete_tokenizer(tokenizer)
 
 
-def _context(own: int, wanted: int | None, source: sources.Source) -> int:
+def _context(own: int, wanted: int | None, source: locate.Source) -> int:
     if wanted is None:
         return min(own, 2048)
-    wanted = int(read_value(wanted, int, "--n-ctx"))
     if not 1 <= wanted <= own:
         raise MechheadsError(f"{source.name} takes 1 to {own} tokens, --n-ctx is {wanted}.")
     return wanted

@@ -13,8 +13,8 @@ import torch
 
 from mechheads.prompts import Prompts, Questions
 
-from .load import Model
 from .locate import Source
+from .model import Model
 
 PACKAGES = ("mechheads", "numpy", "pandas", "scipy", "torch", "transformer-lens", "transformers")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt")

@@ -1,6 +1,9 @@
-"""Sizes of well-known models, to make untrained ones of."""
+"""Untrained models in the shape of well-known ones, to time things with."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .model import Model
 
 # The shapes of real models. Weights are random: only their number matters for speed.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -43,3 +46,19 @@ SHAPES: dict[str, dict[str, Any]] = {
         "final_rms": True,
     },
 }
+
+
+def random_model(tokenizer: Any, **shape: Any) -> "Model":
+    """An untrained model of any shape, e.g. to time things with; arguments of TransformerLens."""
+    import torch
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    from .huggingface import quiet_libraries
+    from .load import give_tokenizer
+
+    torch.manual_seed(0)
+    cfg = HookedTransformerConfig(model_name="random", device="cpu", **shape)
+    with quiet_libraries():
+        model = HookedTransformer(cfg, move_to_device=False)
+        give_tokenizer(model, tokenizer)
+    return model.eval().requires_grad_(False)

@@ -13,9 +13,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model, with_patterns
+from mechheads.models.hooks import with_patterns
+from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.progress import bar
-from mechheads.prompts.batches import token_ids
 from mechheads.prompts import Prompts
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ def count_edges(
     """count_edges(model, prompts).density; one forward pass per prompt."""
     if not 0 <= threshold < 1:
         raise MechheadsError(f"threshold is a weight from 0 to below 1, got {threshold}.")
-    used = torch.zeros(len(prompts), model.cfg.n_layers, model.cfg.n_heads, dtype=torch.long)
+    used = torch.zeros(len(prompts), *shape_of(model).grid, dtype=torch.long)
     possible = torch.zeros(len(prompts), dtype=torch.long)
     with bar(len(prompts), "Prompts counted", quiet) as progress:
         for i, pair in enumerate(prompts.pairs):
-            ids = token_ids(model, pair.clean)
+            ids = encoder_of(model).ids(pair.clean)
             possible[i] = len(ids) * (len(ids) + 1) // 2
 
             def count(layer: int, pattern: Tensor, prompt: int = i) -> None:
@@ -82,4 +82,4 @@ def count_edges(
 
             with_patterns(model, torch.tensor([ids]), count)
             progress.update()
-    return Edges(prompts.task, model.cfg.model_name, used, possible)
+    return Edges(prompts.task, model_name(model), used, possible)

@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.metrics import token as metrics
+from mechheads import metrics
 from mechheads.metrics.token import METRICS, score
-from mechheads.models.load import Model, logits_at_end
+from mechheads.models.hooks import logits_at_end
+from mechheads.models.model import Model, encoder_of, model_name
 from mechheads.progress import bar
-from mechheads.prompts.batches import Batch, batches
 from mechheads.prompts import Prompts
+from mechheads.prompts.batches import Batch, batches
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +96,7 @@ def evaluate(
         side: {name: torch.zeros(len(prompts)) for name in METRICS} for side in ("clean", "corrupt")
     }
     with torch.inference_mode(), bar(len(prompts), "Prompts measured", quiet) as progress:
-        for batch in batches(model, prompts, max_tokens=4096):
+        for batch in batches(encoder_of(model), prompts, max_tokens=4096):
             for side, tokens in (("clean", batch.clean), ("corrupt", batch.corrupt)):
                 for name, value in _measure(model, batch, tokens).items():
                     values[side][name][batch.pairs] = value.float().cpu()
@@ -103,7 +104,7 @@ def evaluate(
     sizes = [(len(pair.answers), len(pair.wrong)) for pair in prompts.pairs]
     return Evaluation(
         prompts.task,
-        model.cfg.model_name,
+        model_name(model),
         metric,
         values["clean"],
         values["corrupt"],

@@ -8,14 +8,15 @@ Each score is the mean attention weight there, from 0 to 1.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model, with_patterns
+from mechheads.models.hooks import with_patterns
+from mechheads.models.model import Model, encoder_of, model_name, shape_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,14 +46,14 @@ class HeadTypes:
 @torch.inference_mode()
 def head_types(model: Model, *, length: int = 24, rows: int = 8, seed: int = 0) -> HeadTypes:
     """Run random tokens twice in a row: one forward pass of `rows` sequences."""
-    tokenizer: Any = model.tokenizer
-    first = [tokenizer.bos_token_id] if model.cfg.default_prepend_bos else []
-    length = min(length, (model.cfg.n_ctx - len(first)) // 2)
+    tokenizer = encoder_of(model).tokenizer
+    first = [tokenizer.bos_token_id] if encoder_of(model).prepend_bos else []
+    length = min(length, (shape_of(model).context - len(first)) // 2)
     if length < 4:
         raise MechheadsError(
-            f"{model.cfg.model_name} takes {model.cfg.n_ctx} tokens, too few to repeat some."
+            f"{model_name(model)} takes {shape_of(model).context} tokens, too few to repeat some."
         )
-    usual = sorted(set(range(model.cfg.d_vocab)) - set(tokenizer.all_special_ids))
+    usual = sorted(set(range(shape_of(model).vocabulary)) - set(tokenizer.all_special_ids))
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.tensor(usual)[torch.randint(len(usual), (rows, length), generator=generator)]
     begin = torch.tensor(first).long().expand(rows, -1)
@@ -63,11 +64,11 @@ def head_types(model: Model, *, length: int = 24, rows: int = 8, seed: int = 0) 
         "duplicate token": later - length,
         "induction": later - length + 1,
     }
-    scores = {kind: torch.zeros(model.cfg.n_layers, model.cfg.n_heads) for kind in KINDS}
+    scores = {kind: torch.zerosshape_of(model).grid for kind in KINDS}
 
     def see(layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
         for kind, keys in targets.items():
             scores[kind][layer] = pattern[:, :, later, keys].mean((0, 2)).cpu()
 
     with_patterns(model, tokens, see)
-    return HeadTypes(model.cfg.model_name, scores)
+    return HeadTypes(model_name(model), scores)

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model, with_patterns
-from mechheads.prompts.batches import token_ids, token_texts
+from mechheads.models.hooks import with_patterns
+from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.reports.theme import escaped, label
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class Patterns:
 
 def attend(model: Model, text: str) -> Patterns:
     """Run the text once and keep the pattern of every head."""
-    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    layers, heads = shape_of(model).grid
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     tokens, weights = attend_heads(model, text, every)
-    return Patterns(model.cfg.model_name, tokens, weights.unflatten(0, (layers, heads)))
+    return Patterns(model_name(model), tokens, weights.unflatten(0, (layers, heads)))
 
 
 @torch.inference_mode()
@@ -52,11 +52,11 @@ def attend_heads(
     model: Model, text: str, heads: Sequence[tuple[int, int]]
 ) -> tuple[list[str], Float[Tensor, "head query key"]]:
     """Run the text once and keep its tokens and the patterns of some heads."""
-    ids = token_ids(model, text)
-    if not 1 < len(ids) <= model.cfg.n_ctx:
+    ids = encoder_of(model).ids(text)
+    if not 1 < len(ids) <= shape_of(model).context:
         raise MechheadsError(
-            f"The prompt has {len(ids)} tokens, {model.cfg.model_name} takes 2 to "
-            f"{model.cfg.n_ctx}. Give another prompt."
+            f"The prompt has {len(ids)} tokens, {model_name(model)} takes 2 to "
+            f"{shape_of(model).context}. Give another prompt."
         )
     kept = torch.zeros(len(heads), len(ids), len(ids))
 
@@ -66,7 +66,7 @@ def attend_heads(
                 kept[i] = pattern[0, head].cpu()
 
     with_patterns(model, torch.tensor([ids]), see)
-    return token_texts(model, ids), kept
+    return encoder_of(model).texts(ids), kept
 
 
 def draw_sums(models: Sequence[Patterns]) -> "go.Figure":

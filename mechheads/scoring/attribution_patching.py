@@ -9,40 +9,39 @@ Replacing a head's z by z' changes the metric by about (z' - z) . dm/dz (attribu
    The gradient of a probe is the estimated change.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads import metrics
+from mechheads.engine.cached_run import CachedRun, Engine, measure
 from mechheads.engine.interventions import (
-    Edit,
-    Engine,
-    Run,
-    States,
+    Intervention,
+    StateIndex,
     Variants,
     Z,
     all_apart,
-    budget_for,
-    engine_for,
-    measure,
     unchanged,
 )
+from mechheads.engine.paired_runs import DIRECTIONS
+from mechheads.engine.select import budget_for, engine_for
 from mechheads.errors import MechheadsError, unknown
-from mechheads.metrics import token as metrics
 from mechheads.metrics.token import Metric
-from mechheads.models.load import Model, embed
+from mechheads.models.hooks import embed
+from mechheads.models.model import Model, encoder_of, shape_of
 from mechheads.progress import bar
-from mechheads.prompts.batches import Batch, batches
 from mechheads.prompts import Prompts
+from mechheads.prompts.batches import Batch, batches
 
-from .activation_patching import DIRECTIONS
+from .batching import BatchEffects, score_batches
 from .effects import HeadEffects
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeHeads:
     """z + probe * (toward - z'), where z' is `away`, or z as it is in this very run."""
 
     probe: Float[Tensor, "row layer head"]
@@ -61,7 +60,7 @@ class Probe:
         step = self.toward[layer][:, where] - here
         return z + (self.probe[:, layer, None, :, None] * step).to(z.dtype)
 
-    def branch(self, layer: int, state_of: Variants) -> tuple[States, Variants, Edit]:
+    def branch(self, layer: int, state_of: Variants) -> tuple[StateIndex, Variants, Intervention]:
         """There is only one."""
         return all_apart(self, state_of)
 
@@ -82,10 +81,12 @@ def attribution(
 
     def gradients(engine: Engine, batch: Batch, wanted: Metric) -> list[Tensor]:
         base, other = _ends_of(batch, direction)
-        there = _remember(engine, other, batch)
+        there = _cache(engine, other, batch)
         value, slope = _slope(model, engine, batch, wanted, there, embed(model, base), None)
         with torch.no_grad():
-            theirs = measure(model, engine.resume(there, unchanged(model)), batch, wanted)[0]
+            theirs = measure(model, engine.rerun(there, unchanged(shape_of(model))), batch, wanted)[
+                0
+            ]
         clean, corrupt = (value, theirs) if direction == "noising" else (theirs, value)
         return [slope, clean, corrupt]
 
@@ -111,11 +112,11 @@ def ig(
         raise MechheadsError(f"ig takes 1 or more steps, got {steps}.")
 
     def gradients(engine: Engine, batch: Batch, wanted: Metric) -> list[Tensor]:
-        clean, corrupt = (_remember(engine, t, batch) for t in (batch.clean, batch.corrupt))
+        clean, corrupt = (_cache(engine, t, batch) for t in (batch.clean, batch.corrupt))
         base, other = (clean, corrupt) if direction == "noising" else (corrupt, clean)
         with torch.no_grad():
             ends = [
-                measure(model, engine.resume(run, unchanged(model)), batch, wanted)[0]
+                measure(model, engine.rerun(run, unchanged(shape_of(model))), batch, wanted)[0]
                 for run in (clean, corrupt)
             ]
             near, far = embed(model, batch.corrupt), embed(model, batch.clean)
@@ -144,28 +145,20 @@ def _estimate(
         raise unknown("direction", str(settings["direction"]), DIRECTIONS)
     if not wanted.smooth:
         raise MechheadsError(
-            f"The metric {wanted.name} jumps, so it has no gradient. Use logit_diff, or patch."
+            f"The metric {wanted.name} is a step function and has no gradient. Use logit_diff, or "
+            "the method patch."
         )
-    engine = engine_for(model)
-    values = torch.zeros(len(prompts), model.cfg.n_layers, model.cfg.n_heads)
-    untouched = torch.zeros(2, len(prompts))
     sign = -1.0 if settings["direction"] == "noising" else 1.0
-    with bar(len(prompts), "Prompts", quiet) as progress:
-        for batch in batches(model, prompts, max_tokens=budget_for(model, budget)):
-            slope, clean, corrupt = gradients(engine, batch, wanted)
-            values[batch.pairs] = sign * slope
-            untouched[0, batch.pairs], untouched[1, batch.pairs] = clean, corrupt
-            progress.update(len(batch.pairs))
-    return HeadEffects(
-        prompts.task,
-        model.cfg.model_name,
-        method,
-        wanted.name,
-        values,
-        untouched[0],
-        untouched[1],
-        settings,
-    )
+
+    def parts() -> Iterator[BatchEffects]:
+        engine, size = engine_for(model), budget_for(model, budget)
+        with bar(len(prompts), "Prompts", quiet) as progress:
+            for batch in batches(encoder_of(model), prompts, max_tokens=size):
+                slope, clean, corrupt = gradients(engine, batch, wanted)
+                yield BatchEffects(batch.pairs, sign * slope, clean, corrupt)
+                progress.update(len(batch.pairs))
+
+    return score_batches(model, prompts, method, wanted, parts(), settings)
 
 
 def _ends_of(batch: Batch, direction: str) -> tuple[Tensor, Tensor]:
@@ -175,8 +168,8 @@ def _ends_of(batch: Batch, direction: str) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _remember(engine: Engine, tokens: Tensor, batch: Batch) -> Run:
-    return engine.remember(tokens, batch.first, batch.steps)
+def _cache(engine: Engine, tokens: Tensor, batch: Batch) -> CachedRun:
+    return engine.cache(tokens, batch.first, batch.steps)
 
 
 @torch.enable_grad()
@@ -185,17 +178,17 @@ def _slope(
     engine: Engine,
     batch: Batch,
     metric: Metric,
-    toward: Run,
+    toward: CachedRun,
     inputs: Float[Tensor, "row pos d_model"],
-    away: Run | None,
+    away: CachedRun | None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch layer head"]]:
     """The metric of a run from these inputs, and its slope along every head's change."""
     rows, device = len(batch.pair_of), inputs.device
-    cfg = model.cfg
-    probe = torch.zeros(rows, cfg.n_layers, cfg.n_heads, device=device, requires_grad=True)
-    edit = Probe(probe, toward.z, away.z if away else None)
-    value = measure(model, engine.begin(toward, inputs.detach(), edit), batch, metric)[0]
+    shape = shape_of(model)
+    probe = torch.zeros(rows, *shape.grid, device=device, requires_grad=True)
+    change = ProbeHeads(probe, toward.z, away.z if away else None)
+    value = measure(model, engine.rerun_from(toward, inputs.detach(), change), batch, metric)[0]
     (slope,) = torch.autograd.grad(value.sum(), probe)
-    summed = torch.zeros(len(batch.pairs), cfg.n_layers, cfg.n_heads)
+    summed = torch.zeros(len(batch.pairs), *shape.grid)
     summed.index_add_(0, batch.pair_of, slope.float().cpu())
     return value.detach(), summed

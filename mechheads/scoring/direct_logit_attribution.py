@@ -5,20 +5,31 @@ as it is. A head's share is its write, seen along the direction that tells the r
 answers; what later layers make of it does not count.
 """
 
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.interventions import budget_for, engine_for, measure, unchanged
+from mechheads.engine.cached_run import Engine, measure
+from mechheads.engine.interventions import unchanged
+from mechheads.engine.select import budget_for, engine_for
 from mechheads.errors import MechheadsError
-from mechheads.metrics.token import METRICS
-from mechheads.models.load import Model, norm_after_heads
+from mechheads.metrics import METRICS, Metric
+from mechheads.models.model import (
+    Model,
+    caps_logits,
+    encoder_of,
+    model_name,
+    norm_after_heads,
+    shape_of,
+)
+from mechheads.models.weights import output_weights, through_final_norm, unembedding_columns
 from mechheads.progress import bar
-from mechheads.prompts.batches import Batch, batches
 from mechheads.prompts import Prompts
+from mechheads.prompts.batches import Batch, batches
 
+from .batching import BatchEffects, score_batches
 from .effects import HeadEffects
 
 
@@ -36,45 +47,43 @@ def direct(
     Two forward passes for all heads. Always of the logit difference, with answers of one token.
     """
     _check(model, metric)
-    engine, wanted = engine_for(model), METRICS["logit_diff"]
-    values = torch.zeros(len(prompts), model.cfg.n_layers, model.cfg.n_heads)
-    untouched = torch.zeros(2, len(prompts))
-    with bar(len(prompts), "Prompts", quiet) as progress:
-        for batch in batches(model, prompts, max_tokens=budget_for(model, budget)):
-            if batch.steps > 1:
-                raise MechheadsError(
-                    f"Answers of {prompts.task} have up to {batch.steps} tokens here; direct "
-                    "attribution is linear for one only. Use attribution or patch."
-                )
-            for side, tokens in enumerate((batch.clean, batch.corrupt)):
-                run = engine.remember(tokens, 0, 1)
-                end = engine.resume(run, unchanged(model))
-                untouched[side, batch.pairs] = measure(model, end, batch, wanted)[0]
-                if side == 0:
-                    along = _direction(model, end[0, :, 0], batch)
-                    for layer, z in enumerate(run.z):
-                        block: Any = model.blocks[layer]
-                        writes = block.attn.W_O @ along.T
-                        share = torch.einsum("bhd,hdb->bh", z[:, -1], writes)
-                        values[batch.pairs, layer] = share.float().cpu()
-            progress.update(len(batch.pairs))
-    return HeadEffects(
-        prompts.task,
-        model.cfg.model_name,
-        "direct",
-        wanted.name,
-        values,
-        untouched[0],
-        untouched[1],
-    )
+    wanted = METRICS["logit_diff"]
+
+    def parts() -> Iterator[BatchEffects]:
+        engine, size = engine_for(model), budget_for(model, budget)
+        with bar(len(prompts), "Prompts", quiet) as progress:
+            for batch in batches(encoder_of(model), prompts, max_tokens=size):
+                if batch.steps > 1:
+                    raise MechheadsError(
+                        f"Answers of {prompts.task} have up to {batch.steps} tokens here; direct "
+                        "logit attribution is linear for one token only. Use attribution or patch."
+                    )
+                yield _share(model, engine, batch, wanted)
+                progress.update(len(batch.pairs))
+
+    return score_batches(model, prompts, "direct", wanted, parts())
+
+
+def _share(model: Model, engine: Engine, batch: Batch, metric: Metric) -> BatchEffects:
+    """What each head writes along the direction of the answers, in the clean run."""
+    shape = shape_of(model)
+    runs = [engine.cache(tokens, 0, 1) for tokens in (batch.clean, batch.corrupt)]
+    ends = [engine.rerun(run, unchanged(shape)) for run in runs]
+    clean, corrupt = (measure(model, end, batch, metric)[0] for end in ends)
+    along = _direction(model, ends[0][0, :, 0], batch)
+    values = torch.zeros(len(batch.pairs), *shape.grid)
+    for layer, z in enumerate(runs[0].z):
+        writes = output_weights(model, layer) @ along.T
+        values[:, layer] = torch.einsum("bhd,hdb->bh", z[:, -1], writes).float().cpu()
+    return BatchEffects(batch.pairs, values, clean, corrupt)
 
 
 def _check(model: Model, metric: str | None) -> None:
     if metric not in (None, "logit_diff"):
         raise MechheadsError(f"direct is of logit_diff, not of {metric}. Leave the metric out.")
-    if (model.cfg.output_logits_soft_cap or 0) > 0:
+    if caps_logits(model):
         raise MechheadsError(
-            f"{model.cfg.model_name} caps its logits, so no head's part of them is known. Use "
+            f"{model_name(model)} caps its logits, so no head's part of them is known. Use "
             "attribution or patch."
         )
     check_writes(model)
@@ -84,7 +93,7 @@ def check_writes(model: Model) -> None:
     """An error where heads have no write of their own."""
     if norm_after_heads(model):
         raise MechheadsError(
-            f"{model.cfg.model_name} has a norm between its heads and the residual stream, so that "
+            f"{model_name(model)} has a norm between its heads and the residual stream, so that "
             "heads have no write of their own. Use attribution or patch."
         )
 
@@ -97,14 +106,6 @@ def _direction(
     right = batch.right & real
     wrong = ~batch.right & real
     weight = right / right.sum(1, keepdim=True) - wrong / wrong.sum(1, keepdim=True)
-    columns = model.W_U.T[batch.choices[:, :, 0].clamp(min=0).to(model.W_U.device)]
+    columns = unembedding_columns(model, batch.choices[:, :, 0].clamp(min=0))
     along = torch.einsum("bc,bcd->bd", weight.to(columns), columns)
-    kind = model.cfg.normalization_type
-    if kind is None:
-        return along
-    along = along * getattr(model.ln_final, "w", 1.0)
-    centred = kind.startswith("LN")
-    inner = end - end.mean(-1, keepdim=True) if centred else end
-    scale = (inner.pow(2).mean(-1, keepdim=True) + model.cfg.eps).sqrt()
-    along = along / scale
-    return along - along.mean(-1, keepdim=True) if centred else along
+    return through_final_norm(model, along, end)

@@ -28,21 +28,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine.interventions import (
-    Engine,
-    Replace,
-    Run,
-    budget_for,
-    engine_for,
-    frozen,
-    measure_in_full,
-)
+from mechheads import metrics
+from mechheads.engine.cached_run import CachedRun, Engine, measure_in_full
+from mechheads.engine.interventions import Replace
+from mechheads.engine.select import budget_for, engine_for, frozen
 from mechheads.errors import MechheadsError
-from mechheads.metrics import token as metrics
-from mechheads.models.load import Model, embed
+from mechheads.models.hooks import embed
+from mechheads.models.model import Model, device_of, dtype_of, encoder_of, model_name, shape_of
 from mechheads.progress import bar, say
-from mechheads.prompts.batches import Batch, minibatches
 from mechheads.prompts import Prompts
+from mechheads.prompts.batches import Batch, minibatches
 
 from .gate_roles import Gating, tenth_of, unfinished
 
@@ -90,7 +85,7 @@ class Recipe:
 
     def settled(self, model: Model, prompts: int) -> "Recipe":
         """With the batch that suits the model's device, of no more prompts than there are."""
-        usual = BATCHES.get(model.W_E.device.type, USUAL_BATCH)
+        usual = BATCHES.get(device_of(model).type, USUAL_BATCH)
         return replace(self, batch=min(self.batch or usual, prompts))
 
 
@@ -141,8 +136,8 @@ class Course:
         with torch.no_grad():
             entering = embed(self.model, batch.clean)
         # Gates change every layer's z: none is remembered, only its rows and positions count.
-        run = Run(0, batch.steps, [entering], [entering[:, :, None]])
-        end = self.engine.begin(run, entering, Replace(gates))
+        run = CachedRun(0, batch.steps, [entering], [entering[:, :, None]])
+        end = self.engine.rerun_from(run, entering, Replace(gates))
         said = measure_in_full(self.model, end, batch, metrics.find("logprob"))
         lengths = (batch.choices >= 0).sum(-1) * batch.right
         return -said * batch.right.sum(-1) / lengths.sum(-1)
@@ -172,8 +167,8 @@ def row_tokens(model: Model, batch: Batch) -> int:
     It remembers every layer, where a pass without holds about as much as six layers remember of
     frozen weights; logits come on top, 4096 of them a token.
     """
-    layers = max(1.0, model.cfg.n_layers / 6)
-    return math.ceil(layers * batch.length + batch.steps * model.cfg.d_vocab_out / 4096)
+    layers = max(1.0, shape_of(model).layers / 6)
+    return math.ceil(layers * batch.length + batch.steps * encoder_of(model).vocabulary / 4096)
 
 
 def take(batch: Batch, chosen: Int[Tensor, " chosen"]) -> Batch:
@@ -196,7 +191,7 @@ def make_course(
     """The clean prompts with their answers; wrong answers are not needed."""
     assert recipe.batch is not None
     targets = replace(prompts, pairs=tuple(replace(pair, wrong=()) for pair in prompts.pairs))
-    every = minibatches(model, targets, len(prompts), recipe.seed)
+    every = minibatches(encoder_of(model), targets, len(prompts), recipe.seed)
     engine, budget = engine_for(model), budget_for(model, budget)
     return Course(model, engine, every, recipe.batch, recipe.seed, budget)
 
@@ -223,8 +218,8 @@ def fit_gates(
     recipe.check()
     recipe = recipe.settled(model, len(prompts))
     course = make_course(model, prompts, recipe, budget)
-    start = first_logits(recipe, (model.cfg.n_layers, model.cfg.n_heads))
-    start = start.to(torch.float64 if model.W_E.dtype == torch.float64 else torch.float32)
+    start = first_logits(recipe, shape_of(model).grid)
+    start = start.to(torch.float64 if dtype_of(model) == torch.float64 else torch.float32)
     n, ungated = recipe.seeds, course.nll(torch.ones_like(start[:1])).item()
     pull = torch.tensor([recipe.strength] * n + [-recipe.strength] * n)
     with bar(2 * recipe.updates, "Updates", quiet) as progress:
@@ -242,7 +237,7 @@ def fit_gates(
 
     found = Gating(
         prompts.task,
-        model.cfg.model_name,
+        model_name(model),
         gates[:n],
         gates[n : 2 * n],
         gates[2 * n :],

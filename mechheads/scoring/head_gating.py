@@ -2,7 +2,7 @@
 
 import torch
 
-from mechheads.models.load import Model
+from mechheads.models.model import Model, model_name
 from mechheads.observe.evaluation import evaluate
 from mechheads.prompts import Prompts
 
@@ -36,7 +36,7 @@ def gating(
     settings = {"seeds": seeds, "updates": updates, "batch": found.settings["batch"]}
     return HeadEffects(
         prompts.task,
-        model.cfg.model_name,
+        model_name(model),
         "gating",
         untouched.metric,
         found.effects.float(),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from scipy import stats
 
 from mechheads.errors import MechheadsError
-from mechheads.models.load import Model
+from mechheads.models.model import Model
 from mechheads.prompts import Prompts
 
 from .activation_patching import patch

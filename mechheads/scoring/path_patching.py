@@ -18,17 +18,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads import heads as heads_by_name
-from mechheads.engine.interventions import Engine, Put, budget_for, engine_for, measure, unchanged
+from mechheads import metrics
+from mechheads.engine.cached_run import Engine, measure
+from mechheads.engine.interventions import SetHead, unchanged
+from mechheads.engine.paired_runs import PairedRun, baselines, check_patching, paired_runs
+from mechheads.engine.select import budget_for, engine_for
 from mechheads.errors import MechheadsError, unknown
-from mechheads.metrics import token as metrics
+from mechheads.heads import name_of, parse
 from mechheads.metrics.token import Metric
-from mechheads.models.load import Model, attention_parts, inputs_of_heads
+from mechheads.models.hooks import attention_parts, inputs_of_heads
+from mechheads.models.model import Model, model_name, shape_of
+from mechheads.models.weights import input_weights, output_weights, through_first_norm
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
 
 from . import statistics
-from .activation_patching import Sides, both_sides, check, untouched_ends
+from .batching import BatchEffects, score_batches
 from .direct_logit_attribution import check_writes
 from .effects import HeadEffects, tidy
 
@@ -91,42 +96,36 @@ def path(
     receiver have 0.
     """
     wanted = metrics.find(metric or prompts.metric)
-    check(direction, "corrupt")
+    check_patching(direction, "corrupt")
     to = _receiver(to)
     last = _check(model, to, part)
-    engine, budget = engine_for(model), budget_for(model, budget)
-    heads = model.cfg.n_heads
-    values = torch.zeros(len(prompts), model.cfg.n_layers, heads)
-    untouched = torch.zeros(2, len(prompts))
-    with bar(last * heads, "Senders", quiet) as progress:
-        for sides in both_sides(model, engine, prompts, direction, "corrupt", budget):
-            pairs = sides.batch.pairs
-            clean, corrupt = untouched_ends(model, engine, sides, wanted)
-            untouched[0, pairs], untouched[1, pairs] = clean, corrupt
-            rows, n = sides.base.shape
-            size = max(1, budget // (rows * n))
-            for layer in range(last):
-                for begin in range(0, heads, size):
-                    some = range(begin, min(begin + size, heads))
-                    writes = torch.stack([_write(model, sides, layer, head) for head in some])
-                    if isinstance(to, str):
-                        after = _at_the_end(model, engine, sides, writes, wanted)
-                    else:
-                        after = _through(model, engine, sides, writes, to, part, wanted)
-                    lost = clean - after if direction == "noising" else after - corrupt
-                    values[pairs, layer, begin : begin + len(some)] = lost.T
-                    progress.update(len(some) * len(pairs) / len(prompts))
-    name = to if isinstance(to, str) else f"L{to[0]}H{to[1]}.{part}"
-    return HeadEffects(
-        prompts.task,
-        model.cfg.model_name,
-        "path",
-        wanted.name,
-        values,
-        untouched[0],
-        untouched[1],
-        {"direction": direction, "to": name},
-    )
+    heads = shape_of(model).heads
+
+    def parts() -> Iterator[BatchEffects]:
+        engine, size = engine_for(model), budget_for(model, budget)
+        with bar(last * heads, "Senders", quiet) as progress:
+            for sides in paired_runs(model, engine, prompts, direction, "corrupt", size):
+                count = len(sides.batch.pairs)
+                clean, corrupt = baselines(model, engine, sides, wanted)
+                values = torch.zeros(count, *shape_of(model).grid)
+                rows, n = sides.base.shape
+                together = max(1, size // (rows * n))
+                for layer in range(last):
+                    for begin in range(0, heads, together):
+                        some = range(begin, min(begin + together, heads))
+                        writes = torch.stack([_write(model, sides, layer, head) for head in some])
+                        if isinstance(to, str):
+                            after = _at_the_end(model, engine, sides, writes, wanted)
+                        else:
+                            after = _through(model, engine, sides, writes, to, part, wanted)
+                        lost = clean - after if direction == "noising" else after - corrupt
+                        values[:, layer, begin : begin + len(some)] = lost.T
+                        progress.update(len(some) * count / len(prompts))
+                yield BatchEffects(sides.batch.pairs, values, clean, corrupt)
+
+    name = to if isinstance(to, str) else f"{name_of(*to)}.{part}"
+    settings = {"direction": direction, "to": name}
+    return score_batches(model, prompts, "path", wanted, parts(), settings)
 
 
 def edge_attribution(
@@ -143,16 +142,16 @@ def edge_attribution(
     Two forward passes and one backward pass; means and standard errors over prompts are kept.
     """
     wanted = metrics.find(metric or prompts.metric)
-    check(direction, "corrupt")
+    check_patching(direction, "corrupt")
     _check(model, "logits", "q")
     if not wanted.smooth:
         raise MechheadsError(f"The metric {wanted.name} has no gradient. Use logit_diff.")
     engine, budget = engine_for(model), budget_for(model, budget)
-    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    layers, heads = shape_of(model).grid
     sums = {part: torch.zeros(2, layers, heads, layers, heads) for part in INPUTS}
     sign = -1.0 if direction == "noising" else 1.0
     with bar(len(prompts), "Prompts", quiet) as progress, torch.no_grad():
-        for sides in both_sides(model, engine, prompts, direction, "corrupt", budget):
+        for sides in paired_runs(model, engine, prompts, direction, "corrupt", budget):
             batch = sides.batch
             tokens = batch.clean if direction == "noising" else batch.corrupt
             for receiver, part, slopes in _input_slopes(model, sides, tokens, wanted):
@@ -168,7 +167,7 @@ def edge_attribution(
     means = {part: both[0] / n for part, both in sums.items()}
     errors = {part: statistics.error_from_sums(both[0], both[1], n) for part, both in sums.items()}
     return EdgeEffects(
-        prompts.task, model.cfg.model_name, wanted.name, means, errors, {"direction": direction}
+        prompts.task, model_name(model), wanted.name, means, errors, {"direction": direction}
     )
 
 
@@ -177,7 +176,7 @@ def _receiver(to: str | tuple[int, int]) -> str | tuple[int, int]:
     if not isinstance(to, str) or to == "logits":
         return to
     try:
-        return heads_by_name.parse(to)
+        return parse(to)
     except MechheadsError as error:
         raise MechheadsError(f"{error} Or give logits.") from None
 
@@ -188,40 +187,40 @@ def _check(model: Model, to: str | tuple[int, int], part: str) -> int:
     if part not in INPUTS:
         raise unknown("input", part, INPUTS)
     if isinstance(to, str):
-        return model.cfg.n_layers
-    if not (0 < to[0] < model.cfg.n_layers and 0 <= to[1] < model.cfg.n_heads):
+        return shape_of(model).layers
+    if not (0 < to[0] < shape_of(model).layers and 0 <= to[1] < shape_of(model).heads):
         raise MechheadsError(
-            f"L{to[0]}H{to[1]} cannot receive: layers are 1 to {model.cfg.n_layers - 1}, heads 0 "
-            f"to {model.cfg.n_heads - 1}."
+            f"{name_of(*to)} cannot receive: layers are 1 to {shape_of(model).layers - 1}, heads 0 "
+            f"to {shape_of(model).heads - 1}."
         )
     return to[0]
 
 
-def _write(model: Model, sides: Sides, layer: int, head: int) -> Float[Tensor, "row pos d_model"]:
+def _write(
+    model: Model, sides: PairedRun, layer: int, head: int
+) -> Float[Tensor, "row pos d_model"]:
     """The difference that replacing the head's z makes to the residual stream."""
     assert sides.source is not None
     change = sides.source[layer][:, :, head] - sides.base.z[layer][:, :, head]
-    # Not model.W_O: that copies the weights of all layers.
-    block: Any = model.blocks[layer]
-    return change @ block.attn.W_O[head]
+    return change @ output_weights(model, layer)[head]
 
 
 def _at_the_end(
     model: Model,
     engine: Engine,
-    sides: Sides,
+    sides: PairedRun,
     writes: Float[Tensor, "variant row pos d_model"],
     metric: Metric,
 ) -> Float[Tensor, "variant batch"]:
     """The metric with the differences added to the end of the run."""
-    end = engine.resume(sides.base, unchanged(model)) + writes[:, :, -sides.base.steps :]
+    end = engine.rerun(sides.base, unchanged(shape_of(model))) + writes[:, :, -sides.base.steps :]
     return measure(model, end, sides.batch, metric)
 
 
 def _through(
     model: Model,
     engine: Engine,
-    sides: Sides,
+    sides: PairedRun,
     writes: Float[Tensor, "variant row pos d_model"],
     to: tuple[int, int],
     part: str,
@@ -233,12 +232,12 @@ def _through(
     seen = attention_parts(model, layer, (entering + writes).flatten(0, 1))
     mixed = attention_parts(model, layer, entering.flatten(0, 1), {part: seen[part]})
     z = mixed["z"][:, :, head].unflatten(0, writes.shape[:2])
-    end = engine.resume(sides.base, Put(layer, head, z))
+    end = engine.rerun(sides.base, SetHead(layer, head, z))
     return measure(model, end, sides.batch, metric)
 
 
 def _input_slopes(
-    model: Model, sides: Sides, tokens: Int[Tensor, "row pos"], metric: Metric
+    model: Model, sides: PairedRun, tokens: Int[Tensor, "row pos"], metric: Metric
 ) -> Iterator[tuple[int, str, Float[Tensor, "row pos head d_model"]]]:
     """The gradient of the metric by the residual stream as each head's q, k and v read it.
 
@@ -250,9 +249,8 @@ def _input_slopes(
         flat = [layer[part] for part in INPUTS for layer in parts]
         slopes = iter(torch.autograd.grad(value, flat))
     for part in INPUTS:
-        for layer in range(model.cfg.n_layers):
-            block: Any = model.blocks[layer]
-            weight = getattr(block.attn, f"W_{part.upper()}")
+        for layer in range(shape_of(model).layers):
+            weight = input_weights(model, layer, part)
             read = torch.einsum("rphe,hde->hrpd", next(slopes), weight)
-            pull: Any = torch.func.vjp(block.ln1, sides.base.entering[layer])[1]
-            yield layer, part, torch.vmap(pull)(read)[0].movedim(0, 2)
+            entering = sides.base.entering[layer]
+            yield layer, part, through_first_norm(model, layer, entering, read).movedim(0, 2)

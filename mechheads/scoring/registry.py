@@ -12,11 +12,11 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts import Prompts
 from mechheads.options import read_value
+from mechheads.prompts import Prompts
 
 if TYPE_CHECKING:
-    from mechheads.models.load import Model
+    from mechheads.models.model import Model
 
     from .effects import HeadEffects
 
@@ -90,8 +90,10 @@ class Given:
     def fits(self, model: "Model", prompts: Prompts, method: str, metric: str | None) -> bool:
         """Whether `score_heads` would find the same with these arguments."""
         found = self.effects
+        from mechheads.models.model import model_name
+
         ours = (found.model, found.task, found.method, found.metric, self.prompts)
-        asked = (model.cfg.model_name, prompts.task, method, metric or prompts.metric)
+        asked = (model_name(model), prompts.task, method, metric or prompts.metric)
         return ours == (*asked, prompts.digest())
 
 
@@ -129,7 +131,9 @@ def score_heads(
         if name not in own:
             raise MechheadsError(f"{method} has no option {name}. It has {', '.join(own)}.")
     given = {
-        name: read_value(value, own[name].annotation, f"--{name}") if isinstance(value, str) else value
+        name: read_value(value, own[name].annotation, f"--{name}")
+        if isinstance(value, str)
+        else value
         for name, value in options.items()
     }
     return found.function(model, prompts, metric, **given)

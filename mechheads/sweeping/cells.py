@@ -22,7 +22,7 @@ from pathlib import Path
 
 from mechheads.errors import MechheadsError
 from mechheads.models.cache import keeping_models
-from mechheads.models.threads import with_threads
+from mechheads.models.devices import with_threads
 from mechheads.progress import bar, watched
 from mechheads.runs.files import prepare, replace_folder, write_text
 from mechheads.runs.folder import Record, read_run

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.options import read_value, read_list
+from mechheads.options import read_list, read_value
 
 # What a verb calls the four axes of a grid. compare takes two models and all tasks in one cell.
 AXES: dict[str, Mapping[str, str]] = {
@@ -216,7 +216,9 @@ def _combined(
         settings |= {k: v for k, v in common.items() if k in own or _fits(verb, settings, k)}
         _check_names(verb, settings)
         typed = {
-            name: read_value(settings[name], own[name].annotation if name in own else str, f"--{name}")
+            name: read_value(
+                settings[name], own[name].annotation if name in own else str, f"--{name}"
+            )
             for name in sorted(settings, key=order.index)
         }
         cells.append(Cell(verb, tuple(typed.items())))

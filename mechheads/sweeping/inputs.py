@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mechheads.errors import MechheadsError
-from mechheads.models import locate as sources
+from mechheads.models import locate
 
 from .grid import MODELS, TASKS, Cell, in_full
 
@@ -40,8 +40,8 @@ def _digest(name: str, model: bool) -> str:
     files: list[Path] = []
     with suppress(MechheadsError, OSError):
         path = Path(name).expanduser()
-        here = path.is_dir() or name in (*sources.embedded(), *sources.FETCHABLE)
-        files = sources.find(name, quiet=True).every_file if model and here else [path]
+        here = path.is_dir() or name in (*locate.embedded(), *locate.FETCHABLE)
+        files = locate.find(name, quiet=True).every_file if model and here else [path]
         for file in files:
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())

@@ -31,8 +31,7 @@ from mechheads.progress import bar
 from mechheads.prompts import Pair
 from mechheads.runs.files import append_row, prepare
 
-from . import checkpoints
-from . import workers as teams
+from . import checkpoints, workers
 from .data import Lessons, Rows, rows, thinned
 from .muon import Muon
 
@@ -188,7 +187,7 @@ def train(
     clock = time.monotonic()
     work = Work(recipe, len(tokenizer), course)
     with (
-        teams.team(work.hire, list(named.values()), recipe.workers) as team,
+        workers.team(work.hire, list(named.values()), recipe.workers) as team,
         bar(whole, "Steps", quiet, initial=begin) as progress,
     ):
         for step in range(begin, end):
@@ -218,7 +217,7 @@ class Work:
     vocabulary: int
     course: Callable[[int, int], Lessons]
 
-    def hire(self, worker: int) -> tuple[list[Parameter], teams.Compute]:
+    def hire(self, worker: int) -> tuple[list[Parameter], workers.Compute]:
         """The parameters of a model of the worker's own, and how it computes a step."""
         recipe = self.recipe
         model = new_model(recipe, self.vocabulary)
@@ -250,7 +249,7 @@ def _check(recipe: Recipe) -> None:
         raise MechheadsError(f"--width {recipe.width} is no multiple of --heads {recipe.heads}.")
 
 
-def _step(team: teams.Team, optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> float:
+def _step(team: workers.Team, optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> float:
     loss, weight = team.step(step)
     for parameter in team.parameters:
         if parameter.grad is not None:

@@ -32,8 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mechheads.errors import MechheadsError
-from mechheads.models import edge_gates as gates
-from mechheads.models import locate as sources
+from mechheads.models import edge_gates, locate
 from mechheads.models.huggingface import Original, quiet_libraries, read_original, save_original
 from mechheads.progress import bar
 from mechheads.runs.files import append_row, prepare
@@ -229,11 +228,11 @@ def predict(
 
 def _take_over(original: Original, start: str) -> Float[Tensor, "layer head"]:
     """Give the model the weights of a sparse one of the same shape; the biases of its gates."""
-    source = sources.find(start)
+    source = locate.find(start)
     with quiet_libraries():
         earlier, _ = read_original(source, torch.float32)
     config = earlier.config.to_dict()
-    bias = gates.read(source.folder, config, original.n_layers, original.n_heads)
+    bias = edge_gates.read(source.folder, config, original.n_layers, original.n_heads)
     if bias is None:
         raise MechheadsError(f"--start {start} is no sparse model. Give one that sparsify made.")
     try:
@@ -303,7 +302,7 @@ def _sizes(parts: Sequence[Rows], bias: Float[Tensor, "layer head"]) -> tuple[fl
 
 def _forward(
     student: Student, part: Rows, *, thin: bool = False, noisy: bool = False
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""], float, gates.Gated]:
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""], float, edge_gates.Gated]:
     """Weighted sums: the student's loss, its divergence from the teacher, the teacher's loss.
 
     Edges are counted of all tokens; with `thin`, some of the light ones are predicted for all.
@@ -315,7 +314,7 @@ def _forward(
     targets = tokens[:, 1:][asked]
     with torch.no_grad():
         dense = student.teach(tokens, asked)
-    with gates.Gated(student.bias, queries, sample=noisy) as gated:
+    with edge_gates.Gated(student.bias, queries, sample=noisy) as gated:
         sparse = predict(student.model, tokens, asked)
 
     def loss(logits: Tensor) -> Tensor:
@@ -385,6 +384,6 @@ def _write(
             "held_out_density": round(found.density, 6),
             "live_heads": found.live,
         }
-        gates.write(folder, student.bias, facts)
+        edge_gates.write(folder, student.bias, facts)
         for file in sorted(folder.iterdir(), key=lambda f: f.name == "config.json"):
             shutil.move(file, out / file.name)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from mechheads.errors import MechheadsError
-from mechheads.models.threads import with_threads
+from mechheads.models.devices import with_threads
 
 # Adds to the gradients of a worker's parameters for a step; gives numbers to be added up.
 Compute = Callable[[int], Sequence[float]]

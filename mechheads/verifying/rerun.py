@@ -17,9 +17,9 @@ import pandas as pd
 from mechheads.cli.parse import VERBS
 from mechheads.errors import MechheadsError
 from mechheads.models.cache import keeping_models
-from mechheads.models.threads import with_threads
-from mechheads.progress import bar
+from mechheads.models.devices import with_threads
 from mechheads.options import read_value
+from mechheads.progress import bar
 from mechheads.runs.folder import ASIDE, Record, read_run
 from mechheads.sweeping.cells import describe, runs_in
 

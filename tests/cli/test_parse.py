@@ -120,10 +120,10 @@ def sparse(checkpoint, tmp_path):
 
     import torch
 
-    from mechheads.models import edge_gates as gates
+    from mechheads.models import edge_gates
 
     copytree(checkpoint("gpt2"), tmp_path / "sparse")
-    gates.write(tmp_path / "sparse", torch.zeros(2, 4), {})
+    edge_gates.write(tmp_path / "sparse", torch.zeros(2, 4), {})
     return tmp_path / "sparse"
 
 

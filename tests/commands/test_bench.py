@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from mechheads.benchmarks import flops
-from mechheads.benchmarks import timings as benchmark
+from mechheads.benchmarks import flops, timings
 
 SMALL = {
     "n_layers": 3,
@@ -22,9 +21,9 @@ SMALL = {
 
 
 def test_both_sides_of_a_comparison_find_the_same_effects(monkeypatch):
-    monkeypatch.setitem(benchmark.SHAPES, "small", SMALL)
-    monkeypatch.setattr(benchmark, "GATED", ("small",))
-    timings = list(benchmark.compare("small", 1, (5, 1), rows=3, length=8, loops=3, quiet=True))
+    monkeypatch.setitem(timings.SHAPES, "small", SMALL)
+    monkeypatch.setattr(timings, "GATED", ("small",))
+    timings = list(timings.compare("small", 1, (5, 1), rows=3, length=8, loops=3, quiet=True))
     assert [t.what.split(",")[0] for t in timings] == [
         "patch",
         "patch",
@@ -40,8 +39,8 @@ def test_both_sides_of_a_comparison_find_the_same_effects(monkeypatch):
 
 
 def test_prompts_differ_from_the_asked_position_on():
-    model = benchmark.random_model(benchmark.tokenizer_of_words(60), **SMALL)
-    (batch,) = benchmark.batches(model, benchmark.random_prompts(4, 8, 5, 60))
+    model = timings.random_model(timings.tokenizer_of_words(60), **SMALL)
+    (batch,) = timings.batches(model, timings.random_prompts(4, 8, 5, 60))
     assert batch.length == 8
     assert batch.first == 5
 

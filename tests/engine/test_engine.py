@@ -12,11 +12,16 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads.engine.direct import Fast, unknown_part
-from mechheads.engine.interventions import Plain, Replace, all_apart, engine_for, measure
+from mechheads.engine.cached_run import measure
+from mechheads.engine.direct import DirectEngine
+from mechheads.engine.hooked import HookedEngine
+from mechheads.engine.interventions import Replace, all_apart
+from mechheads.engine.select import engine_for
 from mechheads.metrics.token import METRICS, score
-from mechheads.models import edge_gates as gates
-from mechheads.models import load as models
+from mechheads.models import edge_gates
+from mechheads.models.blocks import unknown_part
+from mechheads.models.hooks import has_hooks
+from mechheads.models.load import load
 from mechheads.prompts.batches import batches
 
 # Norms after attention, ALiBi, clipped or jointly normed queries: the plain engine's.
@@ -25,9 +30,9 @@ UNKNOWN = {"bloom", "olmo-clipped", "olmo2", "olmo3", "olmoe", "gemma2", "gemma3
 
 @pytest.mark.parametrize("kind", checkpoints.ARCHITECTURES)
 def test_the_fast_engine_gives_what_the_blocks_give(kind: str, checkpoint: Callable[[str], Path]):
-    model = models.load(str(checkpoint(kind)))
+    model = load(str(checkpoint(kind)))
     assert (unknown_part(model) is not None) == (kind in UNKNOWN)
-    assert isinstance(engine_for(model), Plain if kind in UNKNOWN else Fast)
+    assert isinstance(engine_for(model), HookedEngine if kind in UNKNOWN else DirectEngine)
     if kind in UNKNOWN:
         return
     torch.manual_seed(0)
@@ -35,7 +40,7 @@ def test_the_fast_engine_gives_what_the_blocks_give(kind: str, checkpoint: Calla
     for first, tokens in ((1, 1), (4, 2)):
         for batch in batches(model, random_pairs(model, first, (8, 8, 11), tokens=tokens)):
             ends = []
-            for engine in (Plain(model), Fast(model)):
+            for engine in (HookedEngine(model), DirectEngine(model)):
                 base, other = (
                     engine.remember(t, batch.first, batch.steps)
                     for t in (batch.clean, batch.corrupt)
@@ -46,14 +51,14 @@ def test_the_fast_engine_gives_what_the_blocks_give(kind: str, checkpoint: Calla
 
 def test_the_fast_engine_knows_sparse_models(checkpoint, tmp_path):
     folder = shutil.copytree(checkpoint("llama-gqa"), tmp_path / "sparse")
-    gates.write(folder, torch.randn(2, 4) * 0.1, {"base": "llama-gqa"})
-    model = models.load(str(folder))
-    assert isinstance(engine_for(model), Fast)
-    dense = models.load(str(checkpoint("llama-gqa")))
+    edge_gates.write(folder, torch.randn(2, 4) * 0.1, {"base": "llama-gqa"})
+    model = load(str(folder))
+    assert isinstance(engine_for(model), DirectEngine)
+    dense = load(str(checkpoint("llama-gqa")))
     tokens = torch.arange(20).view(2, 10) + 5
     whole = Replace(torch.ones(1, model.cfg.n_layers, model.cfg.n_heads))
     ends = []
-    for engine in (Plain(model), Fast(model), Fast(dense)):
+    for engine in (HookedEngine(model), DirectEngine(model), DirectEngine(dense)):
         ends.append(engine.resume(engine.remember(tokens, 3, 1), whole))
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-5)
     assert not torch.allclose(ends[1], ends[2], atol=1e-3)
@@ -62,10 +67,10 @@ def test_the_fast_engine_knows_sparse_models(checkpoint, tmp_path):
 def test_heads_of_somebody_else_s_hooks_are_run_by_the_model_itself(tiny):
     tiny.add_hook("blocks.0.hook_mlp_out", lambda value, hook: value * 0)
     try:
-        assert isinstance(engine_for(tiny), Plain)
+        assert isinstance(engine_for(tiny), HookedEngine)
     finally:
         tiny.reset_hooks()
-    assert isinstance(engine_for(tiny), Fast)
+    assert isinstance(engine_for(tiny), DirectEngine)
 
 
 def test_nothing_is_left_on_the_model_after_an_interruption(tiny):
@@ -81,11 +86,11 @@ def test_nothing_is_left_on_the_model_after_an_interruption(tiny):
         def branch(self, layer, state_of):
             return all_apart(self, state_of)
 
-    engine = Plain(tiny)
+    engine = HookedEngine(tiny)
     run = engine.remember(torch.arange(6)[None] + 4, 0, 1)
     with pytest.raises(KeyboardInterrupt):
         engine.resume(run, Stop())
-    assert not models.has_hooks(tiny)
+    assert not has_hooks(tiny)
 
 
 def test_metrics_from_answer_tokens_alone_equal_those_from_all_logits(tiny):
@@ -106,16 +111,16 @@ def test_variants_that_are_the_same_so_far_run_once(tiny, monkeypatch):
     keep = keep.view(9, tiny.cfg.n_layers, tiny.cfg.n_heads)
     (batch,) = batches(tiny, random_pairs(tiny, 2))
     states = []
-    attend = Fast._attend
+    attend = DirectEngine._attend
 
     def watched(self, i, q, k, v):
         states.append((i, len(q) // 3))
         return attend(self, i, q, k, v)
 
     ends = []
-    for engine in (Plain(tiny), Fast(tiny)):
+    for engine in (HookedEngine(tiny), DirectEngine(tiny)):
         base, other = (engine.remember(t, 2, 1) for t in (batch.clean, batch.corrupt))
-        monkeypatch.setattr(Fast, "_attend", watched)
+        monkeypatch.setattr(DirectEngine, "_attend", watched)
         states.clear()
         ends.append(engine.resume(base, Replace(keep, other.z)))
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from mechheads.engine.direct import Fast
+from mechheads.engine.direct import DirectEngine
 from mechheads.engine.generate import answer
-from mechheads.engine.interventions import Plain, engine_for
+from mechheads.engine.hooked import HookedEngine
+from mechheads.engine.select import engine_for
 from mechheads.errors import MechheadsError
-from mechheads.models import load as models
+from mechheads.models.load import load
+from mechheads.models.model import Model
 
 PROMPTS = (
     "When Mary and John went to the store,",
@@ -19,7 +21,7 @@ PROMPTS = (
 )
 
 
-def masks(model: models.Model) -> torch.Tensor:
+def masks(model: Model) -> torch.Tensor:
     torch.manual_seed(0)
     shape = (model.cfg.n_layers, model.cfg.n_heads)
     return torch.stack([torch.ones(shape), torch.zeros(shape), torch.rand(shape).round()])
@@ -28,16 +30,16 @@ def masks(model: models.Model) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["gpt2", "llama-gqa", "neox", "gemma2"])
 @pytest.mark.parametrize("positions", ["last", "all"])
 def test_cached_answers_are_uncached_ones(kind, positions, checkpoint):
-    model = models.load(str(checkpoint(kind)))
+    model = load(str(checkpoint(kind)))
     keep = masks(model)
     common = {"positions": positions, "max_tokens": 6, "stop": (), "quiet": True}
     fast = answer(model, PROMPTS, keep, **common)
-    plain = answer(model, PROMPTS, keep, engine=Plain(model), **common)
+    plain = answer(model, PROMPTS, keep, engine=HookedEngine(model), **common)
     assert fast == plain
     few = answer(model, PROMPTS, keep, budget=30, **common)
     assert fast == few
     if kind != "gemma2":
-        assert isinstance(engine_for(model), Fast)
+        assert isinstance(engine_for(model), DirectEngine)
 
 
 def test_unmasked_answers_are_those_of_transformer_lens(tiny):
@@ -60,7 +62,7 @@ def test_unmasked_answers_are_those_of_transformer_lens(tiny):
             assert text
 
 
-def by_hand(model: models.Model, prompt: str, keep: torch.Tensor, since: int, n: int) -> str:
+def by_hand(model: Model, prompt: str, keep: torch.Tensor, since: int, n: int) -> str:
     """The whole text again for every token, z masked from a position on."""
     tokens = model.to_tokens(prompt)
     start = tokens.shape[1]
@@ -100,7 +102,7 @@ def test_text_ends_before_the_first_stop_string(tiny):
 
 
 def test_a_prompt_without_tokens_is_named(checkpoint):
-    model = models.load(str(checkpoint("qwen2")))
+    model = load(str(checkpoint("qwen2")))
     with pytest.raises(MechheadsError, match="no tokens"):
         answer(model, [""], masks(model), quiet=True)
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads.engine import head_subsets as masks
-from mechheads.engine.direct import Fast
+from mechheads.engine import head_subsets
+from mechheads.engine.direct import DirectEngine
 from mechheads.engine.head_subsets import measure_masks, nested
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
-from mechheads.models import load as models
+from mechheads.models.load import load
 from mechheads.prompts.batches import batches
 
 
@@ -32,7 +32,7 @@ def one_by_one(model, prompts, keep):
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama-gqa", "neox", "olmo2"])
 def test_masks_together_equal_masks_one_by_one(kind, checkpoint):
-    model = models.load(str(checkpoint(kind)))
+    model = load(str(checkpoint(kind)))
     prompts = random_pairs(model, 2, (8, 8, 10))
     torch.manual_seed(0)
     ranking = [divmod(int(i), 4) for i in torch.randperm(8)]
@@ -60,14 +60,16 @@ def test_all_heads_kept_are_the_clean_run_and_none_the_corrupted_heads(tiny):
 def test_a_pass_has_many_different_masks_rather_than_many_prompts(tiny, monkeypatch):
     prompts = random_pairs(tiny, 8)
     passes = []
-    engine, resume = masks.engine_for(tiny), Fast.resume
+    engine, resume = head_subsets.engine_for(tiny), DirectEngine.resume
 
     def spy(self, run, edit):
         passes.append((run.shape[0], edit.variants, len(edit.keep.unique(dim=0))))
         return resume(self, run, edit)
 
-    monkeypatch.setattr(Fast, "resume", spy)
-    monkeypatch.setattr(masks, "engine_for", lambda model: engine)  # its own check is no pass
+    monkeypatch.setattr(DirectEngine, "resume", spy)
+    monkeypatch.setattr(
+        head_subsets, "engine_for", lambda model: engine
+    )  # its own check is no pass
     ranking = [divmod(i, 4) for i in range(8)]
     keep = nested(ranking, 2, 4)
     twice = measure_masks(tiny, prompts, torch.cat([keep, keep]), budget=64)

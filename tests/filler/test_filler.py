@@ -34,17 +34,20 @@ from mechheads.filler.weights import (
     total_change,
 )
 from mechheads.metrics.values import is_right, read_answer, same_value
-from mechheads.models import load as models
+from mechheads.models.hooks import has_hooks
+from mechheads.models.load import load
+from mechheads.models.model import Model
+from mechheads.models.untrained import random_model
 from mechheads.prefix import prefix
-from mechheads.prompts.batches import token_ids
 from mechheads.prompts import Question
-from tasks import questions as free
+from mechheads.prompts.batches import token_ids
+from tasks import questions as question_files
 
 TEXT = "Do it.\n\nQuestion: one two\nAnswer: 3\n\nQuestion: four five\nAnswer:"
 
 
 @pytest.fixture(scope="module")
-def mini() -> models.Model:
+def mini() -> Model:
     """The embedded model."""
     return mechheads.load("mini", quiet=True)
 
@@ -52,17 +55,17 @@ def mini() -> models.Model:
 @pytest.fixture(scope="module")
 def questions(mini) -> tuple[Question, ...]:
     """Word problems of one step."""
-    return free.questions("math_calculation", mechheads.lexicon(mini), n=12)[0].items
+    return question_files.questions("math_calculation", mechheads.lexicon(mini), n=12)[0].items
 
 
-def with_tokenizer(tokenizer: Any) -> models.Model:
+def with_tokenizer(tokenizer: Any) -> Model:
     """An untrained model, for its tokenizer."""
     shape = {"n_layers": 1, "d_model": 8, "d_head": 4, "n_heads": 2, "n_ctx": 256, "d_mlp": 8}
-    return models.random_model(tokenizer, **shape, act_fn="relu", d_vocab=len(tokenizer))
+    return random_model(tokenizer, **shape, act_fn="relu", d_vocab=len(tokenizer))
 
 
 @pytest.fixture(scope="module")
-def merging() -> models.Model:
+def merging() -> Model:
     """Its tokenizer merges slashes and line breaks with each other and with what is before them,
     but two line breaks only where no word follows, as GPT-2's does.
     """
@@ -79,7 +82,7 @@ def merging() -> models.Model:
     )
 
 
-def text_of(model: models.Model, ids: tuple[int, ...]) -> str:
+def text_of(model: Model, ids: tuple[int, ...]) -> str:
     tokenizer: Any = model.tokenizer
     return "".join(tokenizer.convert_ids_to_tokens(ids))
 
@@ -263,7 +266,7 @@ def test_keys_with_factors_of_their_own_are_noticed_and_noise_is_not():
 @pytest.fixture
 def placeless(checkpoint) -> tuple[Any, list[Inserted], list[Inserted]]:
     """A tiny model without positions, prompts for it, and the same with a run."""
-    model: Any = models.load(str(checkpoint("gpt2")))
+    model: Any = load(str(checkpoint("gpt2")))
     with torch.no_grad():
         model.pos_embed.W_pos.zero_()
     names = (("Tom", "Anna"), ("Anna", "James"), ("John", "Tom"), ("James", "John"))
@@ -554,7 +557,7 @@ def test_redistribution_moves_2_to_25_percent(c, share):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_arm_acts_on_the_activation_before_a_gate(checkpoint, kind):
-    model: Any = models.load(str(checkpoint(kind)))
+    model: Any = load(str(checkpoint(kind)))
     tokens = torch.tensor([token_ids(model, "Then Tom and Anna gave")])
     plain = model(tokens)
     kept = {}
@@ -573,7 +576,7 @@ def test_arm_acts_on_the_activation_before_a_gate(checkpoint, kind):
     torch.testing.assert_close(kept[inside[2]], after @ mlp.W_out + mlp.b_out)
     assert not torch.allclose(plain, changed, atol=1e-3)
     assert torch.equal(model(tokens), plain)
-    assert not models.has_hooks(model)
+    assert not has_hooks(model)
 
 
 def test_arm_changes_answers_and_not_by_who_runs_together(mini, questions):
@@ -716,7 +719,7 @@ def test_wrong_input_is_named_before_anything_is_asked(wrong, words, tmp_path, m
 
 @pytest.mark.shared
 def test_math500_is_read_as_it_is(shared):
-    found = free.from_file(shared / "data" / "math500" / "test.jsonl")
+    found = question_files.from_file(shared / "data" / "math500" / "test.jsonl")
     assert len(found) == 500
     assert found[0].answers == (r"\left( 3, \frac{\pi}{2} \right)",)
     # Every gold answer is equal to itself, boxed.

@@ -9,17 +9,21 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from mechheads.engine.direct import Fast
-from mechheads.engine.interventions import Plain, Replace, Run, frozen
+from mechheads.engine.cached_run import CachedRun
+from mechheads.engine.direct import DirectEngine
+from mechheads.engine.hooked import HookedEngine
+from mechheads.engine.interventions import Replace
+from mechheads.engine.select import frozen
 from mechheads.errors import MechheadsError
 from mechheads.gating import Gating, Recipe, fit_gates
 from mechheads.gating.ablation import Ablation, ablate, grid, masks
 from mechheads.gating.contrast import FLOOR, Side, contrast, contrast_loss
 from mechheads.gating.figures import LINES, draw_ablations
-from mechheads.models import load as models
+from mechheads.models.hooks import embed
+from mechheads.models.load import load
 from mechheads.progress import bar
-from mechheads.prompts.batches import token_ids
 from mechheads.prompts import Pair, Prompts
+from mechheads.prompts.batches import token_ids
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.effects import HeadEffects
 from mechheads.scoring.gate_fitting import (
@@ -39,7 +43,7 @@ HELPS, HARMS = (0, 1), (1, 2)
 @pytest.fixture(scope="module")
 def planted_roles(checkpoint) -> Any:
     """L0H1 always writes the token " Mary", L1H2 takes it away, no other head writes."""
-    model: Any = models.load(str(checkpoint("gpt2")))
+    model: Any = load(str(checkpoint("gpt2")))
     token = model.tokenizer.encode(" Mary")[0]
     with torch.no_grad():
         for block in model.blocks:
@@ -80,18 +84,18 @@ def found(planted_roles, marys) -> Gating:
     return fit_gates(planted_roles, marys, Recipe(seeds=4, updates=120, batch=4), quiet=True)
 
 
-@pytest.mark.parametrize("kind", [Plain, Fast])
+@pytest.mark.parametrize("kind", [HookedEngine, DirectEngine])
 def test_open_gates_are_the_model(tiny, kind):
     """Bit for bit with the model's own blocks, to 1e-5 where they are computed anew."""
     tokens = make_course(tiny, random_pairs(tiny, 1, (8, 8)), Recipe(batch=2)).every[0].clean
-    entering = models.embed(tiny, tokens)
+    entering = embed(tiny, tokens)
     gates = torch.rand(2, tiny.cfg.n_layers, tiny.cfg.n_heads)
     gates[0] = 1.0
-    run = Run(0, 1, [entering], [entering[:, :, None]])
+    run = CachedRun(0, 1, [entering], [entering[:, :, None]])
     opened, changed = kind(tiny).begin(run, entering, Replace(gates))
     _, cache = tiny.run_with_cache(torch.cat([tokens, tokens]))
     end = cache[f"blocks.{tiny.cfg.n_layers - 1}.hook_resid_post"][: len(tokens), -1:]
-    if kind is Plain:
+    if kind is HookedEngine:
         assert torch.equal(opened, end)
     torch.testing.assert_close(opened, end, rtol=1e-5, atol=1e-5)
     assert (changed - end).abs().max() > 1e-3
@@ -167,7 +171,7 @@ def test_the_loss_is_the_targets_negative_log_probability_per_token(tiny, tokens
 
 
 def test_gradients_are_those_of_finite_differences(checkpoint):
-    model = models.load(str(checkpoint("gpt2")), dtype="float64")
+    model = load(str(checkpoint("gpt2")), dtype="float64")
     course = make_course(model, random_pairs(model, 1, (8, 9, 9)), Recipe(batch=3))
     torch.manual_seed(0)
     logits = torch.randn(2, model.cfg.n_layers, model.cfg.n_heads, dtype=torch.float64)
@@ -332,7 +336,7 @@ def test_scores_are_the_papers():
 
 
 def test_seeds_together_are_seeds_alone(checkpoint):
-    model = models.load(str(checkpoint("llama-gqa")), dtype="float64")
+    model = load(str(checkpoint("llama-gqa")), dtype="float64")
     prompts = random_pairs(model, 1, (8, 8, 8, 9, 9))
     three, one = (Recipe(seeds=seeds, updates=25, batch=2) for seeds in (3, 1))
     together = fit_gates(model, prompts, three, quiet=True)
@@ -471,7 +475,7 @@ def test_the_grid_has_a_panel_per_task_and_model_and_rows_share_their_axis():
 
 def test_contrast_keeps_one_answer_and_loses_the_other(checkpoint):
     """Two heads write one answer each, chosen by the prompt's last token being there or not."""
-    model: Any = models.load(str(checkpoint("gpt2")))
+    model: Any = load(str(checkpoint("gpt2")))
     words = [model.tokenizer.encode(word)[0] for word in (" Mary", " John")]
     with torch.no_grad():
         for block in model.blocks:

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import tasks.words as words
-from mechheads.models.load import Model
+from mechheads.models.model import Model
 from mechheads.prompts import Pair, Prompts
 
 

@@ -24,11 +24,11 @@ from mechheads.masking.probe import features, fit_probe, probe_functions
 from mechheads.masking.report import broken, broken_section
 from mechheads.masking.selection import elbow, overlap, random_heads, read_sizes
 from mechheads.metrics import text as quality
-from mechheads.models import load as models
+from mechheads.models.load import load
 from mechheads.prompts import Question, Questions
 from mechheads.prompts.partitions import split_questions, split_sets
 from mechheads.scoring.registry import METHODS
-from tasks import questions as free
+from tasks import questions as question_files
 
 
 def test_sizes_are_numbers_shares_or_what_fits():
@@ -222,7 +222,7 @@ def test_masking_no_head_changes_nothing(tiny):
 
 def test_a_head_that_says_the_answer_is_missed(checkpoint):
     """L0H1 writes " Mary" whatever is asked: without it, and only without it, she is not named."""
-    model: Any = models.load(str(checkpoint("gpt2")))
+    model: Any = load(str(checkpoint("gpt2")))
     token = model.tokenizer.encode(" Mary")[0]
     with torch.no_grad():
         for block in model.blocks:
@@ -255,7 +255,7 @@ def test_a_head_that_says_the_answer_is_missed(checkpoint):
 
 
 def test_the_matrix_of_two_functions(checkpoint):
-    model = models.load(str(checkpoint("gpt2")))
+    model = load(str(checkpoint("gpt2")))
     sets = [_questions("one"), _questions("two")]
     ranking = [(i, j) for i in range(2) for j in range(4)]
     found = cross_mask(
@@ -361,7 +361,8 @@ def test_the_probe_tells_functions_apart():
     model = mechheads.load("mini", quiet=True)
     lexicon = mechheads.lexicon(model)
     sets = [
-        free.questions(name, lexicon, n=24, seed=0)[0] for name in ("retrieval", "math_calculation")
+        question_files.questions(name, lexicon, n=24, seed=0)[0]
+        for name in ("retrieval", "math_calculation")
     ]
     found = probe_functions(model, sets, epochs=60, max_tokens=4, quiet=True)
     assert found.functions == ("Retrieval", "Math Calculation")
@@ -446,7 +447,7 @@ def test_questions_from_files(tmp_path):
         {"question": "2+2?", "answer": ["4", "four"]},
     ]
     file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-    first, second = free.from_file(file)
+    first, second = question_files.from_file(file)
     assert first == Question("Ann came.\n\nQuestion: Who?\nAnswer:", ("Ann",), "Retrieval", "Who?")
     assert second == Question("Question: 2+2?\nAnswer:", ("4", "four"), "q", "2+2?")
     for wrong, words in (
@@ -459,9 +460,9 @@ def test_questions_from_files(tmp_path):
     ):
         file.write_text(wrong, encoding="utf-8")
         with pytest.raises(MechheadsError, match=words):
-            free.from_file(file)
+            question_files.from_file(file)
     with pytest.raises(MechheadsError, match="No question file"):
-        free.from_file(tmp_path / "missing.jsonl")
+        question_files.from_file(tmp_path / "missing.jsonl")
 
 
 def test_a_run_has_all_its_files(tmp_path, capsys):
@@ -617,7 +618,7 @@ def test_cogqa_runs_as_it_is(shared, tmp_path):
     (folder,) = tmp_path.iterdir()
     headline = json.loads((folder / "result.json").read_text())["headline"]
     functions = {*pd.read_csv(folder / "masking.csv")["function"], *headline["left_out"]}
-    assert functions == {*free.LOW_ORDER, *free.HIGH_ORDER}
+    assert functions == {*question_files.LOW_ORDER, *question_files.HIGH_ORDER}
     assert headline["too_long"] > 0
 
 

@@ -6,11 +6,8 @@ import pytest
 import torch
 
 import tasks
-from mechheads import METRICS, MechheadsError, evaluate
-from mechheads.metrics import token as metrics
-from mechheads.models.load import lexicon
-from mechheads.prompts import batches
-from mechheads.prompts import Pair, Prompts
+from mechheads import METRICS, MechheadsError, evaluate, metrics
+from mechheads.prompts import Pair, Prompts, batches, lexicon_of
 
 
 def brute_force(model, prompt, answers, wrong):
@@ -51,11 +48,11 @@ def compare(model, prompts):
 
 @pytest.mark.parametrize("task", ["ioi", "math"])
 def test_metrics_equal_a_loop_over_answers(task, tiny):
-    compare(tiny, tasks.make(task, lexicon(tiny), n=6))
+    compare(tiny, tasks.make(task, lexicon_of(tiny), n=6))
 
 
 def test_greater_than_with_digit_tokens_equals_a_loop_over_all_hundred_years(tiny):
-    compare(tiny, tasks.make("greater_than", lexicon(tiny), n=2))
+    compare(tiny, tasks.make("greater_than", lexicon_of(tiny), n=2))
 
 
 def test_answers_of_several_lengths_are_scored_in_one_batch(tiny):
@@ -65,7 +62,7 @@ def test_answers_of_several_lengths_are_scored_in_one_batch(tiny):
 
 @pytest.mark.shared
 def test_metrics_of_a_real_model_equal_a_loop_over_answers(tinystories):
-    compare(tinystories, tasks.make("docstring", lexicon(tinystories), n=2))
+    compare(tinystories, tasks.make("docstring", lexicon_of(tinystories), n=2))
 
 
 def scores(right, wrong, greedy=False):

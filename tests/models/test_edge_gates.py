@@ -8,15 +8,16 @@ from checkpoints import ARCHITECTURES
 from safetensors.torch import save_file
 
 from mechheads import MechheadsError
-from mechheads.models import edge_gates as gates
-from mechheads.models.load import is_gated, load, load_original
+from mechheads.models import edge_gates
+from mechheads.models.load import load, load_original
+from mechheads.models.model import is_gated
 
 TOKENS = torch.arange(0, 60, 5)[None]
 
 
 def sparse_copy(folder: Path, target: Path, bias: torch.Tensor) -> str:
     copytree(folder, target)
-    gates.write(target, bias, {"base": folder.name})
+    edge_gates.write(target, bias, {"base": folder.name})
     return str(target)
 
 
@@ -99,7 +100,7 @@ def test_sampled_gates_are_binary_and_open_as_often_as_the_sigmoid_says():
     torch.manual_seed(0)
     logits = torch.tensor([-2.0, 0.0, 3.0]).repeat(1, 1, 40_000, 1).requires_grad_()
     bias = torch.zeros(1, requires_grad=True)
-    drawn, expected = gates.OpenEdges.apply(logits, bias, torch.ones(1, 40_000).bool(), True)
+    drawn, expected = edge_gates.OpenEdges.apply(logits, bias, torch.ones(1, 40_000).bool(), True)
     assert set(drawn.detach().unique().tolist()) == {0.0, 1.0}
     torch.testing.assert_close(
         drawn.detach()[0, 0].mean(0), torch.sigmoid(logits[0, 0, 0]), atol=0.01, rtol=0
@@ -123,7 +124,7 @@ def test_expected_and_open_edges_are_counted_at_the_queries_alone(checkpoint):
     queries = torch.zeros(1, 12).bool()
     queries[0, [0, 4]] = True
     bias = torch.full((2, 4), 1e4)
-    with gates.Gated(bias, queries) as gated:
+    with edge_gates.Gated(bias, queries) as gated:
         original.hf_model(TOKENS, use_cache=False)
     assert gated.expected.item() == pytest.approx((1 + 5) * 2 * 4)
     assert gated.open.tolist() == [[6] * 4] * 2
@@ -133,28 +134,28 @@ def test_attention_that_cannot_be_seen_is_refused(checkpoint):
     original = load_original(str(checkpoint("gpt2")))
     original.hf_model.set_attn_implementation("sdpa")
     with pytest.raises(MechheadsError, match="cannot be gated: 0 of 2 layers"):  # noqa: SIM117
-        with gates.Gated(torch.zeros(2, 4)):
+        with edge_gates.Gated(torch.zeros(2, 4)):
             original.hf_model(TOKENS, use_cache=False)
 
 
 def _no_file(folder: Path) -> None:
-    (folder / gates.BIAS_FILE).unlink()
+    (folder / edge_gates.BIAS_FILE).unlink()
 
 
 def _no_scheme(folder: Path) -> None:
-    (folder / gates.SCHEME_FILE).unlink()
+    (folder / edge_gates.SCHEME_FILE).unlink()
 
 
 def _other_scheme(folder: Path) -> None:
-    (folder / gates.SCHEME_FILE).write_text('{"scheme": "entmax"}')
+    (folder / edge_gates.SCHEME_FILE).write_text('{"scheme": "entmax"}')
 
 
 def _damaged(folder: Path) -> None:
-    (folder / gates.SCHEME_FILE).write_text("{")
+    (folder / edge_gates.SCHEME_FILE).write_text("{")
 
 
 def _other_shape(folder: Path) -> None:
-    save_file({"bias": torch.zeros(3, 4)}, folder / gates.BIAS_FILE)
+    save_file({"bias": torch.zeros(3, 4)}, folder / edge_gates.BIAS_FILE)
 
 
 def _no_mark(folder: Path) -> None:
@@ -186,7 +187,7 @@ def test_a_bias_feels_open_edges_as_much_where_the_sigmoid_is_flat():
     scores = scores.masked_fill(torch.ones(6, 6).triu(1) > 0, -torch.inf).requires_grad_()
     for level in (0.0, 30.0):
         bias = torch.full((4,), level, requires_grad=True)
-        _, expected = gates.OpenEdges.apply(scores, bias, torch.ones(1, 6).bool(), False)
+        _, expected = edge_gates.OpenEdges.apply(scores, bias, torch.ones(1, 6).bool(), False)
         by_scores, by_bias = torch.autograd.grad(expected.sum(), (scores, bias))
         torch.testing.assert_close(by_bias, expected)
         s = torch.sigmoid(scores + level)

@@ -10,9 +10,10 @@ import torch
 import transformers
 
 from mechheads import MechheadsError, load
-from mechheads.models import locate as sources
+from mechheads.models import locate
+from mechheads.models.hooks import logits_at_end
 from mechheads.models.huggingface import SUPPORTED
-from mechheads.models.load import lexicon, logits_at_end
+from mechheads.prompts import lexicon_of
 
 
 def tokens_for(model, rows=2, length=40):
@@ -62,10 +63,10 @@ def test_logits_of_real_models_equal_those_of_transformers(name, shared):
 
 @pytest.mark.smollm2
 def test_logits_of_smollm2_equal_those_of_transformers_reading_the_published_file():
-    folder = sources.cache_folder("smollm2")
+    folder = locate.cache_folder("smollm2")
     model = load("smollm2")
     tokens = tokens_for(model, length=12)
-    gguf = Path(sources.FETCHABLE["smollm2"].member).name
+    gguf = Path(locate.FETCHABLE["smollm2"].member).name
     theirs = logits_of_transformers(folder, tokens, gguf_file=gguf, dtype=torch.float32)
     with torch.inference_mode():
         torch.testing.assert_close(model(tokens), theirs, atol=1e-4, rtol=0)
@@ -95,8 +96,8 @@ def test_a_temporary_folder_named_after_a_model_does_not_mislead(checkpoint, tmp
 
 def test_an_embedded_model_loads_by_its_name(checkpoint, tmp_path, monkeypatch):
     copy_of(checkpoint("gpt2"), tmp_path / "mini")
-    monkeypatch.setattr(sources, "EMBEDDED", tmp_path)
-    assert sources.embedded() == ["mini"]
+    monkeypatch.setattr(locate, "EMBEDDED", tmp_path)
+    assert locate.embedded() == ["mini"]
     assert load("mini").cfg.model_name == "mini"
 
 
@@ -276,17 +277,17 @@ def test_a_wrong_option_is_named(options, message, checkpoint):
 
 
 def test_lexicon_splits_text_as_in_mid_sentence(tiny):
-    assert len(lexicon(tiny).split(" Mary")) == 1
-    assert len(lexicon(tiny).split(" 1732")) == 4
+    assert len(lexicon_of(tiny).split(" Mary")) == 1
+    assert len(lexicon_of(tiny).split(" 1732")) == 4
 
 
 @pytest.mark.shared
 def test_lexicon_of_a_sentencepiece_tokenizer_adds_no_space_token(tinystories):
-    assert len(lexicon(tinystories).split(" Mary")) == 1
+    assert len(lexicon_of(tinystories).split(" Mary")) == 1
 
 
 def test_a_directory_without_a_tokenizer_is_refused(tmp_path):
     folder = tmp_path / "mini"
-    shutil.copytree(sources.EMBEDDED / "mini", folder, ignore=shutil.ignore_patterns("tokenizer*"))
+    shutil.copytree(locate.EMBEDDED / "mini", folder, ignore=shutil.ignore_patterns("tokenizer*"))
     with pytest.raises(MechheadsError, match=r"has no tokenizer.* Put its tokenizer\.json"):
         load(str(folder), quiet=True)

@@ -7,7 +7,7 @@ import hub
 import pytest
 
 from mechheads import MechheadsError
-from mechheads.models import locate as sources
+from mechheads.models import locate
 
 
 @pytest.mark.parametrize(
@@ -22,19 +22,19 @@ from mechheads.models import locate as sources
 )
 def test_a_name_that_is_nothing_is_refused(name, message):
     with pytest.raises(MechheadsError, match=message):
-        sources.find(name)
+        locate.find(name)
 
 
 def test_a_file_that_is_not_gguf_is_refused(tmp_path):
     (tmp_path / "model.bin").touch()
     with pytest.raises(MechheadsError, match=r"is a file but not \.gguf"):
-        sources.find(str(tmp_path / "model.bin"))
+        locate.find(str(tmp_path / "model.bin"))
 
 
 def test_smollm2_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(MechheadsError, match=r"Run: python -m mechheads\.fetch smollm2"):
-        sources.find("smollm2")
+        locate.find("smollm2")
 
 
 def run(program, home, **env):
@@ -53,7 +53,7 @@ def test_a_hub_model_is_downloaded_once_and_silently(checkpoint, tmp_path):
     with hub.serve(checkpoint("llama-gqa")) as address:
         out = run(program, tmp_path, HF_ENDPOINT=address)
     assert (out.stdout, out.stderr) == ("2\n", "")
-    again = run_offline("from mechheads import sources\nprint(sources.find('lab/tiny'))", tmp_path)
+    again = run_offline("from mechheads import sources\nprint(locate.find('lab/tiny'))", tmp_path)
     assert hub.COMMIT in again.stdout
 
 
@@ -84,8 +84,8 @@ def test_a_hub_model_in_the_cache_loads_offline_with_its_revision(checkpoint, tm
     (repository / "refs" / "main").write_text(commit)
     program = """
 from mechheads import load, sources
-print(sources.find("some-lab/tiny-llama").revision)
-print(sources.find("some-lab/tiny-llama", revision="main").revision)
+print(locate.find("some-lab/tiny-llama").revision)
+print(locate.find("some-lab/tiny-llama", revision="main").revision)
 print(load("some-lab/tiny-llama").cfg.model_name)
 """
     out = run_offline(program, tmp_path)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mechheads.benchmarks.timings import tokenizer_of_words
-from mechheads.models.load import random_model
+from mechheads.models.untrained import random_model
 from mechheads.observe.head_types import head_types
 
 VOCAB, CONTEXT = 40, 64

@@ -4,9 +4,7 @@ import torch
 
 import tasks
 from mechheads import MechheadsError, load
-from mechheads.models.load import lexicon
-from mechheads.prompts import batches
-from mechheads.prompts import Pair, Prompts
+from mechheads.prompts import Pair, Prompts, batches, lexicon_of
 
 
 def made(model, *pairs, **options):
@@ -98,7 +96,7 @@ def test_a_pair_that_cannot_be_scored_is_named(pair, message, tiny):
 
 @pytest.mark.parametrize("task", ["math", "greater_than", "ioi"])
 def test_every_answer_is_scored_by_a_row_that_holds_its_beginning(task, tiny):
-    prompts = tasks.make(task, lexicon(tiny), n=10)
+    prompts = tasks.make(task, lexicon_of(tiny), n=10)
     for batch in batches.batches(tiny, prompts):
         end = batch.clean.shape[1] - batch.steps + 1
         for b, index in enumerate(batch.pairs.tolist()):

@@ -6,10 +6,11 @@ from pairs import random_pairs
 from transformer_lens import patching as lens
 
 import tasks
-from mechheads.engine.direct import Fast
+from mechheads.engine.direct import DirectEngine
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
-from mechheads.models import load as models
+from mechheads.models.load import load
+from mechheads.prompts import lexicon_of
 from mechheads.prompts.batches import batches
 from mechheads.scoring.activation_patching import patch, patch_positions
 
@@ -52,7 +53,7 @@ def close(ours, theirs):
 @pytest.mark.parametrize("kind", ["gpt2", "llama-gqa", "neox", "gemma2", "olmo2"])
 @pytest.mark.parametrize("first", [1, 4, -1])
 def test_effects_equal_those_of_the_loop_wherever_the_prompts_differ(kind, first, checkpoint):
-    model = models.load(str(checkpoint(kind)))
+    model = load(str(checkpoint(kind)))
     prompts = random_pairs(model, first, (7, 10, 7, 8))
     ours = patch(model, prompts)
     assert ours.values.abs().max() > 1e-4
@@ -61,7 +62,7 @@ def test_effects_equal_those_of_the_loop_wherever_the_prompts_differ(kind, first
 
 @pytest.mark.shared
 def test_effects_on_real_weights_equal_those_of_the_loop(tinystories):
-    prompts = tasks.make("ioi", models.lexicon(tinystories), n=3)
+    prompts = tasks.make("ioi", lexicon_of(tinystories), n=3)
     ours = patch(tinystories, prompts)
     close(ours.values, lens_effects(tinystories, prompts, PARTS["corrupt"]))
 
@@ -75,7 +76,7 @@ def test_denoising_is_the_loop_from_the_corrupted_run(tiny):
 @pytest.mark.parametrize("part", ["q", "k", "v", "pattern"])
 @pytest.mark.parametrize("kind", ["gpt2", "llama-gqa", "qwen3"])
 def test_parts_of_heads_equal_those_of_the_loop(part, kind, checkpoint):
-    model = models.load(str(checkpoint(kind)))
+    model = load(str(checkpoint(kind)))
     prompts = random_pairs(model, 2)
     ours = patch(model, prompts, replacement=part)
     shared = model.cfg.n_key_value_heads is not None and part in ("k", "v")
@@ -165,14 +166,14 @@ def test_chosen_heads_have_the_same_effects_and_the_others_none(tiny):
 
 def test_no_pass_is_larger_than_the_budget(tiny, monkeypatch):
     sizes = []
-    resume = Fast.resume
+    resume = DirectEngine.resume
 
     def watched(self, run, edit):
         rows, n = run.shape
         sizes.append(edit.variants * rows * (n - run.first))
         return resume(self, run, edit)
 
-    monkeypatch.setattr(Fast, "resume", watched)
+    monkeypatch.setattr(DirectEngine, "resume", watched)
     many = random_pairs(tiny, 3, (9,) * 40)
     small = patch(tiny, many, budget=64)
     assert max(sizes) <= 64

@@ -9,7 +9,8 @@ from pairs import random_pairs
 from mechheads.benchmarks.timings import random_prompts, tokenizer_of_words
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
-from mechheads.models import load as models
+from mechheads.models.load import load
+from mechheads.models.untrained import random_model
 from mechheads.prompts.batches import batches
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.attribution_patching import attribution, ig
@@ -22,7 +23,7 @@ TINY = {"n_heads": 4, "d_model": 16, "d_head": 4, "d_vocab": 50, "n_ctx": 16}
 @pytest.fixture(scope="module")
 def linear():
     """One layer of attention without norms: logits are linear in every head's z."""
-    return models.random_model(
+    return random_model(
         tokenizer_of_words(50), n_layers=1, attn_only=True, normalization_type=None, **TINY
     )
 
@@ -71,7 +72,7 @@ def test_estimates_are_exact_on_a_linear_model(method, direction, linear):
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama-gqa", "neox", "gemma2"])
 def test_attribution_is_the_change_times_the_gradient_by_hooks(kind, checkpoint):
-    model = models.load(str(checkpoint(kind)))
+    model = load(str(checkpoint(kind)))
     prompts = random_pairs(model, 3)
     (batch,) = batches(model, prompts)
     clean, corrupt = caches(model, batch)
@@ -87,7 +88,7 @@ def test_attribution_is_the_change_times_the_gradient_by_hooks(kind, checkpoint)
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama-gqa", "gemma2"])
 def test_ig_averages_gradients_between_the_two_inputs(kind, checkpoint):
-    model = models.load(str(checkpoint(kind)))
+    model = load(str(checkpoint(kind)))
     prompts = random_pairs(model, 3)
     (batch,) = batches(model, prompts)
     clean, corrupt = caches(model, batch)

@@ -6,7 +6,8 @@ from pairs import random_pairs
 
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
-from mechheads.models import load as models
+from mechheads.models.hooks import has_hooks
+from mechheads.models.load import load
 from mechheads.prompts.batches import batches
 from mechheads.scoring.direct_logit_attribution import direct
 from mechheads.scoring.path_patching import edge_attribution, path
@@ -24,7 +25,7 @@ def write(model, clean, corrupt, layer, head):
 @pytest.fixture(params=["gpt2", "llama-gqa"])
 def case(request, checkpoint):
     """A model of two layers, prompts, and the caches of both runs."""
-    model = models.load(str(checkpoint(request.param)))
+    model = load(str(checkpoint(request.param)))
     prompts = random_pairs(model, 3)
     (batch,) = batches(model, prompts)
     with torch.no_grad():
@@ -110,7 +111,7 @@ def test_edge_attribution_is_the_write_times_the_gradient_of_each_input(case):
     frame = ours.strongest(5)
     assert frame.effect.abs().is_monotonic_decreasing
     assert (frame.from_layer < frame.to_layer).all()
-    assert not models.has_hooks(model)
+    assert not has_hooks(model)
 
 
 def test_receivers_that_do_not_exist_are_named(tiny):
@@ -124,7 +125,7 @@ def test_receivers_that_do_not_exist_are_named(tiny):
 
 
 def test_heads_behind_a_norm_have_no_paths(checkpoint):
-    model = models.load(str(checkpoint("gemma2")))
+    model = load(str(checkpoint("gemma2")))
     with pytest.raises(MechheadsError, match="norm between"):
         path(model, random_pairs(model, 3))
     with pytest.raises(MechheadsError, match=r"norm between|caps its logits"):

@@ -23,10 +23,10 @@ import mechheads.discover
 from mechheads.benchmarks.scaling import Scaling
 from mechheads.cli.parse import arguments
 from mechheads.errors import MechheadsError
-from mechheads.models import cache as kept
-from mechheads.models import load as models
+from mechheads.models import cache
+from mechheads.models.devices import with_threads
+from mechheads.models.load import load
 from mechheads.models.locate import EMBEDDED
-from mechheads.models.threads import with_threads
 from mechheads.runs import folder as runs
 from mechheads.runs.files import write_text
 from mechheads.sweep import flags, main, sweep
@@ -538,28 +538,28 @@ def test_every_verb_is_in_the_overview_with_its_numbers_and_lines(tmp_path):
 
 
 def test_a_cell_keeps_its_model_for_the_next():
-    with kept.keeping_models():
-        loaded = [models.load("mini", quiet=True), models.load("mini", quiet=True)]
+    with cache.keeping_models():
+        loaded = [load("mini", quiet=True), load("mini", quiet=True)]
         assert loaded[0] is loaded[1]
-        assert models.load("mini", n_ctx=64, quiet=True) is not loaded[0]
-    assert models.load("mini", quiet=True) is not loaded[0]
+        assert load("mini", n_ctx=64, quiet=True) is not loaded[0]
+    assert load("mini", quiet=True) is not loaded[0]
 
 
 def test_the_model_that_was_not_used_for_longest_goes_before_another_is_loaded():
-    with kept.keeping_models():
+    with cache.keeping_models():
         small, large = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-        large.weight = torch.nn.Parameter(torch.empty(kept.LARGE // 4 + 1, device="meta"))
+        large.weight = torch.nn.Parameter(torch.empty(cache.LARGE // 4 + 1, device="meta"))
         for key in "ab":
-            assert kept.kept(key) is None
-            kept.put(key, small)
-        assert kept.kept("a") is small
-        assert kept.kept("c") is None  # and now b has gone
-        assert kept.kept("a") is small
-        assert kept.kept("b") is None
-        kept.put("b", large)
-        assert kept.kept("b") is large
-        assert kept.kept("c") is None  # a large model does not stay beside one that comes
-        assert kept.kept("b") is None
+            assert cache.kept(key) is None
+            cache.put(key, small)
+        assert cache.kept("a") is small
+        assert cache.kept("c") is None  # and now b has gone
+        assert cache.kept("a") is small
+        assert cache.kept("b") is None
+        cache.put("b", large)
+        assert cache.kept("b") is large
+        assert cache.kept("c") is None  # a large model does not stay beside one that comes
+        assert cache.kept("b") is None
 
 
 def test_no_cluster_there_is_one_line(tmp_path):

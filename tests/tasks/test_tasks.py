@@ -8,10 +8,9 @@ import transformers
 
 import tasks
 from mechheads import MechheadsError
-from mechheads.prompts.lexicon import tokenizer_lexicon
-from mechheads.models.load import lexicon
 from mechheads.options import choices
-from mechheads.prompts import words_as_tokens
+from mechheads.prompts import lexicon_of, words_as_tokens
+from mechheads.prompts.lexicon import tokenizer_lexicon
 from tasks import docstring, ioi, words
 
 PLAIN = words_as_tokens()
@@ -204,7 +203,7 @@ def test_greater_than_ends_in_the_century_where_years_split_in_two(shared):
 
 
 def test_greater_than_ends_in_the_century_where_digits_are_tokens(tiny):
-    for pair in tasks.make("greater_than", lexicon(tiny), n=20).pairs:
+    for pair in tasks.make("greater_than", lexicon_of(tiny), n=20).pairs:
         assert re.search(r"to the year 1[1-7]$", pair.clean)
 
 

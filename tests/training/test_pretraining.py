@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mechheads import MechheadsError
-from mechheads.prompts.lexicon import tokenizer_lexicon
 from mechheads.models.load import load
+from mechheads.prompts.lexicon import tokenizer_lexicon
 from mechheads.training.data import echoes, examples, rows, task_lessons
 from mechheads.training.pretraining import (
     Recipe,

@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 
 import tasks
 from mechheads import MechheadsError, lexicon, load
-from mechheads.models.load import is_gated, load_original
+from mechheads.models.load import load_original
+from mechheads.models.model import is_gated
 from mechheads.observe.edges import count_edges
 from mechheads.training.data import Course, read_sequences, text_course, text_lessons, text_rows
 from mechheads.training.sparsification import (

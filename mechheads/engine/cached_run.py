@@ -1,0 +1,82 @@
+"""A run of the prompts that others begin from, and what an engine is.
+
+1. A run of the prompts is cached: what enters every layer, every head's z, keys and values.
+2. An `Intervention` says what z becomes, in several variants at once.
+3. A changed run begins at the first changed layer with the z that is cached there; positions
+   before the first changed one stay as cached; the last layer runs at the end alone; variants
+   that are the same up to a layer run once up to there.
+4. `measure` unembeds the end of the run, the answers' tokens alone where the metric allows it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.metrics import Metric, answer_tokens, score, score_answers
+from mechheads.models.hooks import unembed
+from mechheads.models.model import Model
+from mechheads.prompts.batches import Batch
+
+from .interventions import Intervention
+
+
+@dataclass(frozen=True)
+class CachedRun:
+    """One run, cached: per layer what enters it, every head's z, and where there are any what
+    else later runs can use. Runs that begin here must be the same before position `first`, whatever
+    the intervention, and are read at their last `steps` positions.
+    """
+
+    first: int
+    steps: int
+    entering: Sequence[Float[Tensor, "row pos d_model"]]
+    z: Sequence[Float[Tensor, "row pos head d_head"]]
+    keys: Sequence[Float[Tensor, "row pos kv_head d_head"]] = field(default_factory=list)
+    values: Sequence[Float[Tensor, "row pos kv_head d_head"]] = field(default_factory=list)
+    beside: Sequence[Float[Tensor, "row pos d_model"]] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and positions."""
+        return self.z[0].shape[0], self.z[0].shape[1]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Something that can remember a run and run it again with an intervention."""
+
+    def cache(self, tokens: Int[Tensor, "row pos"], first: int, steps: int) -> CachedRun:
+        """CachedRun the tokens once."""
+        ...
+
+    def rerun(
+        self, run: CachedRun, intervention: Intervention
+    ) -> Float[Tensor, "variant row steps d_model"]:
+        """The end of the run as it becomes with the intervention."""
+        ...
+
+    def rerun_from(
+        self, run: CachedRun, entering: Float[Tensor, "row pos d_model"], intervention: Intervention
+    ) -> Float[Tensor, "variant row steps d_model"]:
+        """The same, but with another residual stream entering the first layer, from `first` on."""
+        ...
+
+
+def measure(
+    model: Model, end: Float[Tensor, "variant row steps d_model"], batch: Batch, metric: Metric
+) -> Float[Tensor, "variant batch"]:
+    """The metric of every prompt from the residual stream at the end of its rows, in float32."""
+    return measure_in_full(model, end, batch, metric).float()
+
+
+def measure_in_full(
+    model: Model, end: Float[Tensor, "variant row steps d_model"], batch: Batch, metric: Metric
+) -> Float[Tensor, "variant batch"]:
+    """The same in the dtype of the model."""
+    if metric.relative and batch.steps == 1:
+        logits = unembed(model, end, answer_tokens(batch))
+        return metric(score_answers(logits[:, :, 0], batch))
+    return metric(score(unembed(model, end), batch))

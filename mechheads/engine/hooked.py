@@ -1,0 +1,54 @@
+"""The hooked engine: a model's own blocks, with hooks, from the first changed layer on."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.models.hooks import attention_inside, run_blocks
+from mechheads.models.model import Model, shape_of
+
+from .cached_run import CachedRun
+from .interventions import Intervention
+
+
+@dataclass(frozen=True)
+class HookedEngine:
+    """Works for every model: its own blocks, with hooks, from the first edited layer on."""
+
+    model: Model
+
+    def cache(self, tokens: Int[Tensor, "row pos"], first: int, steps: int) -> CachedRun:
+        """CachedRun the tokens once."""
+        entering, z = attention_inside(self.model, tokens)
+        return CachedRun(first, steps, entering, z)
+
+    def rerun(
+        self, run: CachedRun, intervention: Intervention
+    ) -> Float[Tensor, "variant row steps d_model"]:
+        """The end of the run as it becomes with the intervention."""
+        return self._from(run, intervention.start, run.entering[intervention.start], intervention)
+
+    def rerun_from(
+        self, run: CachedRun, entering: Float[Tensor, "row pos d_model"], intervention: Intervention
+    ) -> Float[Tensor, "variant row steps d_model"]:
+        """The same, but with another residual stream entering the first layer."""
+        return self._from(run, 0, entering, intervention)
+
+    def _from(
+        self,
+        run: CachedRun,
+        start: int,
+        entering: Float[Tensor, "row pos d_model"],
+        intervention: Intervention,
+    ) -> Float[Tensor, "variant row steps d_model"]:
+        rows, n = run.shape
+        copies = entering.expand(intervention.variants, *entering.shape).flatten(0, 1)
+
+        def change(layer: int, z: Float[Tensor, "row pos head d_head"]) -> Tensor:
+            variants = z.unflatten(0, (intervention.variants, rows))
+            return intervention(layer, variants, slice(0, n)).flatten(0, 1)
+
+        layers = [i for i in range(start, shape_of(self.model).layers) if intervention.touches(i)]
+        end = run_blocks(self.model, copies, start, layers, change)
+        return end[:, -run.steps :].unflatten(0, (intervention.variants, rows))

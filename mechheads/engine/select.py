@@ -1,0 +1,64 @@
+"""Which engine runs a model, and how many tokens a pass holds."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from mechheads.errors import MechheadsError
+from mechheads.models.blocks import unknown_part
+from mechheads.models.model import Model, device_of, shape_of
+
+from .cached_run import Engine
+from .direct import DirectEngine
+from .hooked import HookedEngine
+from .interventions import Replace, unchanged
+
+# Tokens (variants x rows x positions) of one pass: what bounds the memory.
+BUDGETS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
+
+
+def engine_for(model: Model) -> Engine:
+    """The direct engine where it knows the model's blocks and gives the same, else the hooked one."""
+    if unknown_part(model) is None and _agree(HookedEngine(model), DirectEngine(model)):
+        return DirectEngine(model)
+    return HookedEngine(model)
+
+
+def budget_for(model: Model, wanted: int | None = None, times: int = 1) -> int:
+    """Tokens per pass: those that are wanted, else so many times what suits the model's device."""
+    if wanted is not None and wanted < 1:
+        raise MechheadsError(f"--budget takes 1 or more tokens per pass, got {wanted}.")
+    return wanted or times * BUDGETS.get(device_of(model).type, BUDGETS["cpu"])
+
+
+@contextmanager
+def frozen(model: Model) -> Iterator[None]:
+    """Inside, no weight wants a gradient, so that a third less is cached for a backward pass.
+
+    A linear layer remembers what enters it only for the gradient by its weights.
+    """
+    wanted = [weight for weight in model.parameters() if weight.requires_grad]
+    try:
+        for weight in wanted:
+            weight.requires_grad_(False)
+        yield
+    finally:
+        for weight in wanted:
+            weight.requires_grad_(True)
+
+
+@torch.inference_mode()
+def _agree(hooked: HookedEngine, direct: Engine) -> bool:
+    """Both engines on one intervention of a few tokens: the direct one must give the same end."""
+    shape = shape_of(hooked.model)
+    one, two = torch.arange(0, 14 * 5, 5).view(2, 1, 7)[:, :, : shape.context] % shape.vocabulary
+    two[:, 0] = one[:, 0]
+    keep = unchanged(shape).keep
+    keep[0, 0, 0] = 0.0
+    ends = []
+    for engine in (hooked, direct):
+        base, other = (engine.cache(tokens, 1, 1) for tokens in (one, two))
+        ends.append(engine.rerun(base, Replace(keep, other.z)))
+    tolerance = 1e-4 if ends[0].dtype in (torch.float32, torch.float64) else 3e-2
+    return bool((ends[0] - ends[1]).abs().max() <= tolerance * ends[0].abs().max())
