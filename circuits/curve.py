@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads import metrics
-from mechheads.engine.head_subsets import measure_masks, nested
+from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
 from mechheads.models.model import Model, model_name, shape_of
 from mechheads.prompts import Prompts
@@ -176,7 +176,7 @@ def trace(
     at = random_points(len(every), points)
     orders = [rng.sample(every, len(every)) for _ in range(draws)]
     keep = [nested(ranking, layers, heads), *(nested(o, layers, heads)[at] for o in orders)]
-    values = measure_masks(
+    values = measure_subsets(
         model, prompts, torch.cat(keep), metric, replacement=replacement, budget=budget, quiet=quiet
     )
     own, others = values[: len(every) + 1], values[len(every) + 1 :]

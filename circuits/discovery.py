@@ -237,7 +237,7 @@ def discover(
         tuple((p.clean, p.corrupt, p.answers[0], p.wrong[0]) for p in judging.pairs[:3]),
         threshold,
         overlap,
-        {"parallel_attn_mlp": parallel_blocks(model), "d_model": model.cfg.d_model},
+        {"parallel_attn_mlp": parallel_blocks(model), "d_model": shape_of(model).d_model},
         how,
         signed,
     )

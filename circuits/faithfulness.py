@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.head_subsets import keep_only, measure_masks
+from mechheads.engine.head_subsets import keep_only, measure_subsets
 from mechheads.models.model import Model, shape_of
 from mechheads.prompts import Prompts
 from mechheads.scoring.statistics import ends, resample
@@ -102,7 +102,7 @@ def judge(
     for (layer, head), gate in circuit.gates.items():
         keep[2, layer, head] *= gate
         keep[4:, layer, head] *= gate
-    values = measure_masks(
+    values = measure_subsets(
         model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=quiet
     )
     return Judgement(tuple(circuit.heads), values)

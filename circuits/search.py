@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.head_subsets import keep_only, measure_masks, nested
+from mechheads.engine.head_subsets import keep_only, measure_subsets, nested
 from mechheads.errors import MechheadsError
 from mechheads.models.model import Model, shape_of
 from mechheads.progress import bar
@@ -42,7 +42,7 @@ def search(
     layers, heads = shape_of(model).grid
 
     def measure(keep: Float[Tensor, "set layer head"]) -> Float[Tensor, " set"]:
-        return measure_masks(
+        return measure_subsets(
             model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=True
         ).mean(1)
 

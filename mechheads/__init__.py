@@ -1,86 +1,52 @@
-"""mechheads: which attention heads do the job?
+"""Which attention heads do the job? Causal head effects and circuits on TransformerLens models.
 
-import mechheads, tasks
-
-model = mechheads.load("mini")
-prompts = tasks.make("ioi", mechheads.lexicon(model), n=32)
-print(mechheads.evaluate(model, prompts).summary())
-print(mechheads.score_heads(model, prompts, "patch").top(5))
+>>> import mechheads, tasks
+>>> model = mechheads.load("mini")
+>>> prompts = tasks.make("ioi", model, n=16)
+>>> effects = mechheads.score_heads(model, prompts, "attribution", quiet=True)
+>>> effects.top(1).name.item()
+'L3H4'
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mechheads.engine.generate import generate as generate
+    from mechheads.engine.head_subsets import measure_subsets as measure_subsets
     from mechheads.errors import MechheadsError as MechheadsError
     from mechheads.metrics.token import METRICS as METRICS
     from mechheads.models.load import load as load
-    from mechheads.models.model import Model as Model
-    from mechheads.observe.edges import Edges as Edges
-    from mechheads.observe.edges import count_edges as count_edges
-    from mechheads.observe.evaluation import Evaluation as Evaluation
     from mechheads.observe.evaluation import evaluate as evaluate
-    from mechheads.observe.head_types import HeadTypes as HeadTypes
     from mechheads.observe.head_types import head_types as head_types
-    from mechheads.prompts import Pair as Pair
-    from mechheads.prompts import Prompts as Prompts
-    from mechheads.prompts import lexicon_of as lexicon_of
-    from mechheads.prompts.batches import Batch as Batch
+    from mechheads.observe.patterns import attend as attend
     from mechheads.scoring.activation_patching import patch_positions as patch_positions
-    from mechheads.scoring.effects import HeadEffects as HeadEffects
-    from mechheads.scoring.effects import PositionEffects as PositionEffects
-    from mechheads.scoring.path_patching import EdgeEffects as EdgeEffects
+    from mechheads.scoring.gate_fitting import fit_gates as fit_gates
     from mechheads.scoring.path_patching import edge_attribution as edge_attribution
+    from mechheads.scoring.path_patching import path_patch as path_patch
     from mechheads.scoring.registry import METHODS as METHODS
     from mechheads.scoring.registry import score_heads as score_heads
 
+__version__ = "0.1.0"
+
 # Imported on first use: torch takes seconds, and `--help` must not wait for it.
 _HOMES = {
-    "Batch": "batches",
-    "EdgeEffects": "paths",
-    "Edges": "edges",
-    "Evaluation": "evaluation",
-    "HeadEffects": "effects",
-    "HeadTypes": "kinds",
-    "METHODS": "methods",
-    "METRICS": "metrics",
+    "METHODS": "scoring.registry",
+    "METRICS": "metrics.token",
     "MechheadsError": "errors",
-    "Model": "models",
-    "Pair": "prompts",
-    "PositionEffects": "effects",
-    "Prompts": "prompts",
-    "count_edges": "edges",
-    "edge_attribution": "paths",
-    "evaluate": "evaluation",
-    "head_types": "kinds",
-    "lexicon": "models",
-    "load": "models",
-    "patch_positions": "patching",
-    "score_heads": "methods",
+    "attend": "observe.patterns",
+    "edge_attribution": "scoring.path_patching",
+    "evaluate": "observe.evaluation",
+    "fit_gates": "scoring.gate_fitting",
+    "generate": "engine.generate",
+    "head_types": "observe.head_types",
+    "load": "models.load",
+    "measure_subsets": "engine.head_subsets",
+    "patch_positions": "scoring.activation_patching",
+    "path_patch": "scoring.path_patching",
+    "score_heads": "scoring.registry",
 }
-__all__ = [
-    "METHODS",
-    "METRICS",
-    "Batch",
-    "EdgeEffects",
-    "Edges",
-    "Evaluation",
-    "HeadEffects",
-    "HeadTypes",
-    "MechheadsError",
-    "Model",
-    "Pair",
-    "PositionEffects",
-    "Prompts",
-    "count_edges",
-    "edge_attribution",
-    "evaluate",
-    "head_types",
-    "lexicon",
-    "load",
-    "patch_positions",
-    "score_heads",
-]
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

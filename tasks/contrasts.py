@@ -10,7 +10,8 @@ from typing import Any
 
 from mechheads.errors import MechheadsError
 from mechheads.options import read_list
-from tasks import TASKS, check, is_file
+
+from .registry import TASKS, check, is_file
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mechheads.prompts import Lexicon, Maker, Pair, Share, draw, words_as_tokens
-from tasks import TASKS
 
 from . import facts, words
+from .registry import TASKS
 
 # Prompts per step. Arithmetic needs by far the most. Questions hold a solved one each.
 COUNTS = {

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Question, Questions
-from tasks import TASKS, is_file, make
+from mechheads.prompts import Question, Questions
+
+from .registry import TASKS, is_file, make
 
 # How CogQA orders its functions.
 LOW_ORDER = ("Retrieval", "Knowledge Recall", "Semantic Understanding", "Syntactic Understanding")
@@ -23,9 +24,9 @@ HIGH_ORDER = ("Math Calculation", "Inference", "Logical Reasoning", "Decision-ma
 EXAMPLE = '{"question": "...", "answer": "..."}'
 
 
-def questions(
+def make_questions(
     task: str,
-    lexicon: Lexicon,
+    model: Any,
     *,
     n: int | None = None,
     seed: int = 0,
@@ -34,7 +35,7 @@ def questions(
 ) -> list[Questions]:
     """n questions of a built-in task, or n of each function in a file; None: 32, or all."""
     if not is_file(task):
-        made = make(task, lexicon, n=n, seed=seed, split=split, or_all=True, **options)
+        made = make(task, model, n=n, seed=seed, split=split, or_all=True, **options)
         function = TASKS[task].function or task
         items = tuple(
             Question(pair.clean, tuple(a.strip() for a in pair.answers), function, pair.group)

@@ -6,11 +6,11 @@ and addition: what is done once per head, not the two remembered runs.
 
 from dataclasses import dataclass
 
-from mechheads.models.model import Model
+from mechheads.models.model import Model, encoder_of, mlp_shape, shape_of
 
 
 @dataclass(frozen=True)
-class Shape:
+class Sizes:
     """What the count depends on."""
 
     layers: int
@@ -42,39 +42,39 @@ class Shape:
         return 4 * queries * keys * self.heads * self.d_head
 
 
-def shape_of(model: Model) -> Shape:
+def sizes_of(model: Model) -> Sizes:
     """The sizes of a model."""
-    cfg = model.cfg
-    return Shape(
-        cfg.n_layers,
-        cfg.n_heads,
-        cfg.n_key_value_heads or cfg.n_heads,
-        cfg.d_model,
-        cfg.d_head,
-        cfg.d_mlp or 0,
-        cfg.gated_mlp,
-        cfg.d_vocab_out,
+    shape, (width, gated) = shape_of(model), mlp_shape(model)
+    return Sizes(
+        shape.layers,
+        shape.heads,
+        shape.kv_heads,
+        shape.d_model,
+        shape.d_head,
+        width,
+        gated,
+        encoder_of(model).vocabulary,
     )
 
 
-def loop(shape: Shape, rows: int, n: int) -> int:
+def loop(sizes: Sizes, rows: int, n: int) -> int:
     """A whole forward pass with all logits for every head: TransformerLens's loop."""
-    block = n * (shape.queries + shape.keys + shape.mlp) + shape.attention(n, n)
-    logits = 2 * n * shape.d_model * shape.vocab
-    return shape.layers * shape.heads * rows * (shape.layers * block + logits)
+    block = n * (sizes.queries + sizes.keys + sizes.mlp) + sizes.attention(n, n)
+    logits = 2 * n * sizes.d_model * sizes.vocab
+    return sizes.layers * sizes.heads * rows * (sizes.layers * block + logits)
 
 
-def needed(shape: Shape, rows: int, n: int, first: int, steps: int = 1, answers: int = 2) -> int:
+def needed(sizes: Sizes, rows: int, n: int, first: int, steps: int = 1, answers: int = 2) -> int:
     """What must run for every head: from its layer and the first changed position on."""
     new = n - first
-    block = new * (shape.queries + shape.keys + shape.mlp) + shape.attention(new, n)
-    last = steps * (shape.queries + shape.mlp) + new * shape.keys + shape.attention(steps, n)
-    write = 2 * shape.d_model * shape.d_head
+    block = new * (sizes.queries + sizes.keys + sizes.mlp) + sizes.attention(new, n)
+    last = steps * (sizes.queries + sizes.mlp) + new * sizes.keys + sizes.attention(steps, n)
+    write = 2 * sizes.d_model * sizes.d_head
     total = 0
-    for layer in range(shape.layers):
-        if layer + 1 == shape.layers:
-            total += steps * (write + shape.mlp)
+    for layer in range(sizes.layers):
+        if layer + 1 == sizes.layers:
+            total += steps * (write + sizes.mlp)
         else:
-            total += new * (write + shape.mlp) + (shape.layers - layer - 2) * block + last
-    logits = 2 * steps * shape.d_model * answers
-    return shape.heads * rows * (total + shape.layers * logits)
+            total += new * (write + sizes.mlp) + (sizes.layers - layer - 2) * block + last
+    logits = 2 * steps * sizes.d_model * answers
+    return sizes.heads * rows * (total + sizes.layers * logits)

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.generate import answer
-from mechheads.engine.head_subsets import measure_masks, nested
+from mechheads.engine.generate import generate
+from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.gating import Recipe, fit_gates
 from mechheads.metrics.token import METRICS, score
 from mechheads.models.devices import with_threads
 from mechheads.models.model import Model, encoder_of, shape_of
-from mechheads.models.reference import head_loop
+from mechheads.models.reference import generate_loop, head_loop, mask_loop
 from mechheads.models.untrained import SHAPES, random_model
 from mechheads.progress import say
 from mechheads.prompts import Pair, Prompts
@@ -111,7 +111,7 @@ def compare(
             wanted, loop = _timed(lambda p=prompts: _loop(model, p, some))
             effects, ours = _timed(lambda p=prompts: patch(model, p, quiet=True))
             mine = torch.stack([effects.scores[cell] for cell in some])
-            work = flops.needed(flops.shape_of(model), rows, length, first)
+            work = flops.needed(flops.sizes_of(model), rows, length, first)
             yield Timing(
                 shape,
                 f"patch, differing from position {first} of {length}",
@@ -154,8 +154,8 @@ def _curve(
     def metric(logits: Tensor) -> Tensor:
         return METRICS["logit_diff"](score(logits[:, -1:], batch)).mean()
 
-    wanted, loop = _timed(lambda: _mask_loop(model, batch.clean, batch.corrupt, metric, keep[some]))
-    mine, ours = _timed(lambda: measure_masks(model, prompts, keep, quiet=True).mean(1))
+    wanted, loop = _timed(lambda: mask_loop(model, batch.clean, batch.corrupt, metric, keep[some]))
+    mine, ours = _timed(lambda: measure_subsets(model, prompts, keep, quiet=True).mean(1))
     what = f"curve of {len(keep)} points, against a pass each"
     difference = float((mine[some] - wanted).abs().max() / wanted.abs().max())
     return Timing(shape, what, threads, loop * len(keep) / len(some), ours, math.nan, difference)
@@ -179,9 +179,9 @@ def _answers(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing
     texts = ["Then " * (i % 3) + pair.clean for i, pair in enumerate(prompts.pairs)]
     keep = torch.ones(1, *shape_of(model).grid)
     some = _spread(texts, 4)
-    theirs, loop = _timed(lambda: _generate_loop(model, some, 16))
+    theirs, loop = _timed(lambda: generate_loop(model, some, 16))
     ours, seconds = _timed(
-        lambda: answer(model, texts, keep, max_tokens=16, stop=(), quiet=True)[0]
+        lambda: generate(model, texts, keep, max_tokens=16, stop=(), quiet=True)[0]
     )
     mine = dict(zip(texts, ours, strict=True))
     wrong = sum(mine[text].split() != said.split() for text, said in zip(some, theirs, strict=True))
@@ -227,41 +227,6 @@ def _loop(
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     start = time.perf_counter()
     return work(), time.perf_counter() - start
-
-
-@torch.inference_mode()
-def _generate_loop(model: Model, prompts: Sequence[str], n: int) -> list[str]:
-    """TransformerLens's own greedy answers of n tokens, prompt by prompt."""
-    tokenizer = encoder_of(model).tokenizer
-    said = []
-    for prompt in prompts:
-        tokens = model.to_tokens(prompt)
-        whole: Any = model.generate(
-            tokens, max_new_tokens=n, do_sample=False, stop_at_eos=True, verbose=False
-        )
-        said.append(tokenizer.decode(whole[0, tokens.shape[1] :], skip_special_tokens=True))
-    return said
-
-
-@torch.inference_mode()
-def _mask_loop(
-    model: Model,
-    base: Int[Tensor, "row pos"],
-    other: Int[Tensor, "row pos"],
-    metric: Callable[[Tensor], Tensor],
-    keep: Float[Tensor, "mask layer head"],
-) -> Float[Tensor, " mask"]:
-    """The metric with each mask, the usual way: a whole pass with a hook in every layer."""
-    names = [f"blocks.{layer}.attn.hook_z" for layer in range(shape_of(model).layers)]
-    _, cache = model.run_with_cache(other, names_filter=names)
-    found = []
-    for mask in keep:
-
-        def mix(z: Tensor, hook: Any, mask: Tensor = mask) -> Tensor:
-            return torch.where(mask[hook.layer()][:, None] == 1, z, cache[hook.name])
-
-        found.append(metric(model.run_with_hooks(base, fwd_hooks=[(name, mix) for name in names])))
-    return torch.stack(found)
 
 
 def _rate() -> float:

@@ -32,7 +32,7 @@ ROWS = 16
 
 
 @torch.inference_mode()
-def answer(
+def generate(
     model: Model,
     prompts: Sequence[str],
     keep: Float[Tensor, "variant layer head"],

@@ -23,7 +23,7 @@ TOGETHER = 32
 
 
 @torch.inference_mode()
-def measure_masks(
+def measure_subsets(
     model: Model,
     prompts: Prompts,
     keep: Float[Tensor, "variant layer head"],

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from scipy import stats
 from torch import Tensor
 
-from mechheads.engine.generate import answer
+from mechheads.engine.generate import generate
 from mechheads.metrics.values import is_right
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.prompts import Question
@@ -104,7 +104,7 @@ def ask(
     right, said, cut_off = {}, {}, {}
     for name, made in asked.items():
         with arm(model, **(moved or {})) if name == "arm" else nullcontext():
-            texts = answer(model, [p.text for p in made], whole, quiet=quiet, **options)[0]
+            texts = generate(model, [p.text for p in made], whole, quiet=quiet, **options)[0]
         said[name] = tuple(texts)
         right[name] = torch.tensor(
             [is_right(t, q.answers) for t, q in zip(texts, questions, strict=True)]

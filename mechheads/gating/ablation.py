@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.head_subsets import measure_masks
+from mechheads.engine.head_subsets import measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.models.model import Model
 from mechheads.prompts import Prompts
@@ -94,7 +94,7 @@ def ablate(
             for seed in range(len(found.plus))
         ]
     ).float()
-    values = measure_masks(
+    values = measure_subsets(
         model,
         prompts,
         keep.flatten(0, 2),

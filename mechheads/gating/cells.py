@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mechheads.engine.head_subsets import measure_masks
+from mechheads.engine.head_subsets import measure_subsets
 from mechheads.models.model import Model, shape_of
 from mechheads.observe.evaluation import evaluate
 from mechheads.prompts import Prompts
@@ -84,7 +84,7 @@ def measure_gates(
     sizes = [len(gates) for gates in chosen.values()]
     columns = {}
     for name, metric in (("log P(target)", "logprob"), ("accuracy", "top1")):
-        values = measure_masks(
+        values = measure_subsets(
             model, prompts, keep, metric, replacement="zero", budget=budget, quiet=True
         )
         columns[name] = [part.mean().item() for part in values.mean(1).split(sizes)]

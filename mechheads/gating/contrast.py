@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.head_subsets import measure_masks
+from mechheads.engine.head_subsets import measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.models.model import Model, model_name, shape_of
 from mechheads.progress import bar, say
@@ -213,7 +213,7 @@ def contrast(
     keep = torch.cat([torch.ones(1, *gates.shape[1:]), gates])
     said = torch.stack(
         [
-            measure_masks(
+            measure_subsets(
                 model, side.tested, keep, "top1", replacement="zero", budget=budget, quiet=True
             ).mean(1)
             for side in (retain, forget)

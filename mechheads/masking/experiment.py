@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.generate import answer
+from mechheads.engine.generate import generate
 from mechheads.errors import MechheadsError
 from mechheads.metrics.text import Quality, exact
 from mechheads.models.model import Model, model_name
@@ -259,7 +259,7 @@ def answer_conditions(
         raise MechheadsError(f"positions are last or all, not {positions!r}.")
     prompts = tuple(q.prompt for q in questions.items)
     gold = tuple(q.answers for q in questions.items)
-    said = answer(
+    said = generate(
         model,
         prompts,
         torch.stack([mask_of(model, c.heads, scale) for c in conditions]),
@@ -295,7 +295,7 @@ def interval(values: Float[Tensor, " prompt"]) -> tuple[float, float]:
 
 def mask_of(model: Model, heads: Sequence[Head], scale: float) -> Float[Tensor, "layer head"]:
     """What every head's z is multiplied by."""
-    keep = torch.onesshape_of(model).grid
+    keep = torch.ones(shape_of(model).grid)
     for layer, head in heads:
         keep[layer, head] = scale
     return keep

@@ -21,12 +21,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from mechheads.engine.generate import answer
+from mechheads.engine.generate import generate
 from mechheads.engine.hooked import HookedEngine
 from mechheads.engine.interventions import unchanged
 from mechheads.errors import MechheadsError
 from mechheads.models.hooks import unembed
-from mechheads.models.model import Model, shape_of, encoder_of
+from mechheads.models.model import Model, encoder_of, shape_of
 from mechheads.progress import bar
 from mechheads.prompts import Questions
 from mechheads.prompts.partitions import split_sets
@@ -132,7 +132,7 @@ def probe_functions(
     )
     prompts = [item.prompt for item in items]
     whole = unchanged(shape_of(model)).keep
-    said = answer(model, prompts, whole, max_tokens=max_tokens, budget=budget, quiet=quiet)[0]
+    said = generate(model, prompts, whole, max_tokens=max_tokens, budget=budget, quiet=quiet)[0]
     z = features(model, prompts, said)
     importance, right = fit_probe(z, labels, held, seed=seed, epochs=epochs, rate=rate, quiet=quiet)
     return Probing(

@@ -48,6 +48,11 @@ def shape_of(model: Model) -> Shape:
     )
 
 
+def mlp_shape(model: Model) -> tuple[int, bool]:
+    """The width of the MLPs, 0 where there are none, and whether they are gated."""
+    return model.cfg.d_mlp or 0, model.cfg.gated_mlp
+
+
 def model_name(model: Model) -> str:
     """The name it was loaded by."""
     return model.cfg.model_name

@@ -64,7 +64,7 @@ def head_types(model: Model, *, length: int = 24, rows: int = 8, seed: int = 0) 
         "duplicate token": later - length,
         "induction": later - length + 1,
     }
-    scores = {kind: torch.zerosshape_of(model).grid for kind in KINDS}
+    scores = {kind: torch.zeros(shape_of(model).grid) for kind in KINDS}
 
     def see(layer: int, pattern: Float[Tensor, "row head query key"]) -> None:
         for kind, keys in targets.items():

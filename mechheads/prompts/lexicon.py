@@ -39,6 +39,10 @@ def lexicon_of(source: Any) -> Lexicon:
     """The lexicon of a model or a tokenizer; a lexicon is returned as it is."""
     if isinstance(source, Lexicon):
         return source
+    if isinstance(source, str):
+        raise MechheadsError(
+            f"Expected a loaded model, got the name {source!r}. Load it: mechheads.load({source!r})."
+        )
     tokenizer = getattr(source, "tokenizer", source)
     if tokenizer is None:
         raise MechheadsError(

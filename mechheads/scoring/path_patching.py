@@ -77,7 +77,7 @@ class EdgeEffects:
 
 
 @torch.inference_mode()
-def path(
+def path_patch(
     model: Model,
     prompts: Prompts,
     metric: str | None = None,

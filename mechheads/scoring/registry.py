@@ -3,9 +3,7 @@
 The table can be read without torch; a method's module is imported when the method is called.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter, signature
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """A function of that name in the module `home`; `flags` are options that few methods have."""
+    """A function in one of our modules; `flags` are the options that only a few methods have."""
 
     name: str
     home: str
@@ -33,7 +31,8 @@ class Method:
     @property
     def function(self) -> "Callable[..., HeadEffects]":
         """The method itself."""
-        return getattr(import_module(f".{self.home}", __package__), self.name)
+        module, _, function = self.home.partition(":")
+        return getattr(import_module(f".{module}", __package__), function)
 
     @property
     def options(self) -> dict[str, Parameter]:
@@ -45,15 +44,28 @@ class Method:
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
-        Method("patch", "patching", "exact activation patching, one head at a time"),
-        Method("attribution", "gradients", "gradient times difference, all heads at once"),
-        Method("ig", "gradients", "the same, integrated over the input", ("steps",)),
-        Method("hybrid", "screening", "attribution, the strongest verified", ("verify", "sample")),
-        Method("path", "paths", "exact direct effect on the logits or a head", ("to", "part")),
-        Method("direct", "writes", "direct logit attribution"),
+        Method(
+            "patch", "activation_patching:patch", "exact activation patching, one head at a time"
+        ),
+        Method(
+            "attribution",
+            "attribution_patching:attribution",
+            "gradient times difference, all heads at once",
+        ),
+        Method("ig", "attribution_patching:ig", "the same, integrated over the input", ("steps",)),
+        Method(
+            "hybrid", "hybrid:hybrid", "attribution, the strongest verified", ("verify", "sample")
+        ),
+        Method(
+            "path",
+            "path_patching:path_patch",
+            "exact direct effect on the logits or a head",
+            ("to", "part"),
+        ),
+        Method("direct", "direct_logit_attribution:direct", "direct logit attribution"),
         Method(
             "gating",
-            "gating.scoring",
+            "head_gating:gating",
             "gates fitted to the task: facilitation less interference",
             ("seeds", "updates", "batch"),
         ),
@@ -80,37 +92,6 @@ def check_flags(name: str, given: Mapping[str, Any]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Given:
-    """Effects that were computed elsewhere, and the digest of the prompts they are of."""
-
-    effects: "HeadEffects"
-    prompts: str
-
-    def fits(self, model: "Model", prompts: Prompts, method: str, metric: str | None) -> bool:
-        """Whether `score_heads` would find the same with these arguments."""
-        found = self.effects
-        from mechheads.models.model import model_name
-
-        ours = (found.model, found.task, found.method, found.metric, self.prompts)
-        asked = (model_name(model), prompts.task, method, metric or prompts.metric)
-        return ours == (*asked, prompts.digest())
-
-
-# For the one who asks for them next.
-_GIVEN: "ContextVar[Given | None]" = ContextVar("given effects", default=None)
-
-
-@contextmanager
-def given(effects: Given) -> Iterator[None]:
-    """While active, `score_heads` gives these where they fit."""
-    token = _GIVEN.set(effects)
-    try:
-        yield
-    finally:
-        _GIVEN.reset(token)
-
-
 def score_heads(
     model: "Model",
     prompts: Prompts,
@@ -123,9 +104,6 @@ def score_heads(
         if isinstance(given, str):
             raise MechheadsError(f"score_heads takes what {wanted} gives, not the name {given!r}.")
     found = find(method)
-    known = _GIVEN.get()
-    if known is not None and known.fits(model, prompts, method, metric):
-        return known.effects
     own = found.options
     for name in options:
         if name not in own:

@@ -7,7 +7,7 @@ import torch
 from pairs import random_pairs
 
 from circuits.curve import Curve, explained, needed, random_points, trace
-from mechheads.engine.head_subsets import measure_masks, nested
+from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
 
 ORDER = [(1, 2), (0, 0), (0, 3), (1, 1), (1, 0), (0, 1), (1, 3), (0, 2)]
@@ -25,13 +25,13 @@ def test_no_heads_explain_nothing_and_all_heads_everything(tiny):
 def test_points_are_the_metric_of_the_first_heads_kept(tiny):
     prompts = random_pairs(tiny, 2)
     curve = trace(tiny, prompts, ORDER, draws=2)
-    means = measure_masks(tiny, prompts, nested(ORDER, 2, 4)).mean(1)
+    means = measure_subsets(tiny, prompts, nested(ORDER, 2, 4)).mean(1)
     wanted = (means - means[0]) / (means[-1] - means[0])
     torch.testing.assert_close(curve.explained, wanted)
     keep = torch.zeros(1, 2, 4)
     for layer, head in ORDER[:3]:
         keep[0, layer, head] = 1.0
-    three = measure_masks(tiny, prompts, keep).mean()
+    three = measure_subsets(tiny, prompts, keep).mean()
     torch.testing.assert_close(curve.values[3].mean(), three)
 
 

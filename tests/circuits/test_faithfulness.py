@@ -10,7 +10,7 @@ from circuits.circuit import Circuit
 from circuits.faithfulness import judge
 from circuits.search import SEARCHES, search
 from circuits.stability import overlap, resampled_overlap
-from mechheads.engine.head_subsets import keep_only, measure_masks
+from mechheads.engine.head_subsets import keep_only, measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.scoring.activation_patching import patch
 
@@ -39,7 +39,7 @@ def test_numbers_are_ratios_of_means_of_single_masks(tiny):
     found = judge(tiny, prompts, Circuit("c", heads))
 
     def mean(kept):
-        return float(measure_masks(tiny, prompts, keep_only(kept, 2, 4)[None]).mean())
+        return float(measure_subsets(tiny, prompts, keep_only(kept, 2, 4)[None]).mean())
 
     none, whole = mean([]), mean(EVERY)
     assert found.faithfulness == pytest.approx((mean(heads) - none) / (whole - none), rel=1e-3)

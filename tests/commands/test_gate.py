@@ -14,7 +14,7 @@ import mechheads
 import tasks
 from circuits.circuit import Circuit
 from circuits.faithfulness import judge
-from mechheads.engine.head_subsets import keep_only, measure_masks
+from mechheads.engine.head_subsets import keep_only, measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.gate import gate, make_prompts, sides_of
 from mechheads.gating import Gating
@@ -77,7 +77,7 @@ def test_masks_are_circuits_soft_and_cut(run, file, fit):
     model = mechheads.load("mini", quiet=True)
     prompts = tasks.make("math", mechheads.lexicon(model), n=4)
     keep = torch.stack([gates, keep_only(cut.heads, 4, 8)])
-    said = measure_masks(model, prompts, keep, replacement="zero", quiet=True)
+    said = measure_subsets(model, prompts, keep, replacement="zero", quiet=True)
     for circuit, wanted in ((soft, said[0]), (cut, said[1])):
         judged = judge(model, prompts, circuit, replacement="zero", quiet=True)
         torch.testing.assert_close(judged.values[2], wanted)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mechheads.engine.direct import DirectEngine
-from mechheads.engine.generate import answer
+from mechheads.engine.generate import generate
 from mechheads.engine.hooked import HookedEngine
 from mechheads.engine.select import engine_for
 from mechheads.errors import MechheadsError
@@ -33,10 +33,10 @@ def test_cached_answers_are_uncached_ones(kind, positions, checkpoint):
     model = load(str(checkpoint(kind)))
     keep = masks(model)
     common = {"positions": positions, "max_tokens": 6, "stop": (), "quiet": True}
-    fast = answer(model, PROMPTS, keep, **common)
-    plain = answer(model, PROMPTS, keep, engine=HookedEngine(model), **common)
+    fast = generate(model, PROMPTS, keep, **common)
+    plain = generate(model, PROMPTS, keep, engine=HookedEngine(model), **common)
     assert fast == plain
-    few = answer(model, PROMPTS, keep, budget=30, **common)
+    few = generate(model, PROMPTS, keep, budget=30, **common)
     assert fast == few
     if kind != "gemma2":
         assert isinstance(engine_for(model), DirectEngine)
@@ -45,9 +45,9 @@ def test_cached_answers_are_uncached_ones(kind, positions, checkpoint):
 def test_unmasked_answers_are_those_of_transformer_lens(tiny):
     keep = masks(tiny)[:1]
     for positions in ("last", "all"):
-        said = answer(tiny, PROMPTS, keep, positions=positions, max_tokens=5, stop=(), quiet=True)[
-            0
-        ]
+        said = generate(
+            tiny, PROMPTS, keep, positions=positions, max_tokens=5, stop=(), quiet=True
+        )[0]
         for prompt, text in zip(PROMPTS, said, strict=True):
             whole = tiny.generate(
                 prompt,
@@ -84,7 +84,7 @@ def test_last_reads_the_prompt_with_all_heads(tiny):
     keep = masks(tiny)[2:]
     said = {}
     for positions in ("last", "all"):
-        (said[positions],) = answer(
+        (said[positions],) = generate(
             tiny, PROMPTS, keep, positions=positions, max_tokens=6, stop=(), quiet=True
         )
         for prompt, text in zip(PROMPTS, said[positions], strict=True):
@@ -95,18 +95,18 @@ def test_last_reads_the_prompt_with_all_heads(tiny):
 
 def test_text_ends_before_the_first_stop_string(tiny):
     keep = masks(tiny)[:1]
-    whole = answer(tiny, PROMPTS[:1], keep, max_tokens=8, stop=(), quiet=True)[0][0]
+    whole = generate(tiny, PROMPTS[:1], keep, max_tokens=8, stop=(), quiet=True)[0][0]
     mark = whole[3:5]
-    cut = answer(tiny, PROMPTS[:1], keep, max_tokens=8, stop=("never", mark), quiet=True)[0][0]
+    cut = generate(tiny, PROMPTS[:1], keep, max_tokens=8, stop=("never", mark), quiet=True)[0][0]
     assert cut == whole[: whole.index(mark)]
 
 
 def test_a_prompt_without_tokens_is_named(checkpoint):
     model = load(str(checkpoint("qwen2")))
     with pytest.raises(MechheadsError, match="no tokens"):
-        answer(model, [""], masks(model), quiet=True)
+        generate(model, [""], masks(model), quiet=True)
 
 
 def test_too_long_is_named(tiny):
     with pytest.raises(MechheadsError, match="Use shorter prompts"):
-        answer(tiny, PROMPTS, masks(tiny), max_tokens=tiny.cfg.n_ctx, quiet=True)
+        generate(tiny, PROMPTS, masks(tiny), max_tokens=tiny.cfg.n_ctx, quiet=True)

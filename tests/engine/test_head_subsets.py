@@ -6,7 +6,7 @@ from pairs import random_pairs
 
 from mechheads.engine import head_subsets
 from mechheads.engine.direct import DirectEngine
-from mechheads.engine.head_subsets import measure_masks, nested
+from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
 from mechheads.models.load import load
@@ -39,14 +39,14 @@ def test_masks_together_equal_masks_one_by_one(kind, checkpoint):
     keep = torch.cat([nested(ranking, 2, 4), torch.rand(3, 2, 4), torch.randint(2, (4, 2, 4))])
     wanted = one_by_one(model, prompts, keep)
     for budget in (None, 40):
-        found = measure_masks(model, prompts, keep, budget=budget)
+        found = measure_subsets(model, prompts, keep, budget=budget)
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 
 
 def test_all_heads_kept_are_the_clean_run_and_none_the_corrupted_heads(tiny):
     prompts = random_pairs(tiny, 2)
     ranking = [divmod(i, 4) for i in range(8)]
-    found = measure_masks(tiny, prompts, nested(ranking, 2, 4))
+    found = measure_subsets(tiny, prompts, nested(ranking, 2, 4))
     (batch,) = batches(tiny, prompts)
     with torch.inference_mode():
         clean = METRICS["logit_diff"](score(tiny(batch.clean)[:, -1:], batch))
@@ -72,7 +72,7 @@ def test_a_pass_has_many_different_masks_rather_than_many_prompts(tiny, monkeypa
     )  # its own check is no pass
     ranking = [divmod(i, 4) for i in range(8)]
     keep = nested(ranking, 2, 4)
-    twice = measure_masks(tiny, prompts, torch.cat([keep, keep]), budget=64)
+    twice = measure_subsets(tiny, prompts, torch.cat([keep, keep]), budget=64)
     # A budget for eight rows at once goes to eight masks of one row; none of them runs twice.
     assert {rows for rows, _, _ in passes} == {1}
     assert all(variants == different for _, variants, different in passes)
@@ -82,4 +82,4 @@ def test_a_pass_has_many_different_masks_rather_than_many_prompts(tiny, monkeypa
 
 def test_masks_of_another_model_are_refused(tiny):
     with pytest.raises(MechheadsError, match="has 2 x 4 heads"):
-        measure_masks(tiny, random_pairs(tiny, 2), torch.ones(1, 3, 4))
+        measure_subsets(tiny, random_pairs(tiny, 2), torch.ones(1, 3, 4))

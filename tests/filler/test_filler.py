@@ -17,7 +17,7 @@ from tokenizers import models as tokenizer_models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import mechheads
-from mechheads.engine.generate import answer
+from mechheads.engine.generate import generate
 from mechheads.errors import MechheadsError
 from mechheads.filler.accuracy import Accuracies, Answers, ask, holm, mcnemar
 from mechheads.filler.conditions import ARM_C, ARM_PERCENTILE, FILLED, INSTRUCTION, PLACES
@@ -583,10 +583,10 @@ def test_arm_changes_answers_and_not_by_who_runs_together(mini, questions):
     whole = torch.ones(1, mini.cfg.n_layers, mini.cfg.n_heads)
     texts = [q.prompt for q in questions[:4]]
     with arm(mini, c=5.0, percentile=100.0):
-        said = answer(mini, texts, whole, max_tokens=3, quiet=True)[0]
-        alone = [answer(mini, [text], whole, max_tokens=3, quiet=True)[0][0] for text in texts]
+        said = generate(mini, texts, whole, max_tokens=3, quiet=True)[0]
+        alone = [generate(mini, [text], whole, max_tokens=3, quiet=True)[0][0] for text in texts]
     assert said == alone
-    assert said != answer(mini, texts, whole, max_tokens=3, quiet=True)[0]
+    assert said != generate(mini, texts, whole, max_tokens=3, quiet=True)[0]
 
 
 COLUMNS = [
@@ -669,7 +669,7 @@ def test_problems_from_a_file_begin_with_the_instruction(tmp_path, monkeypatch):
 
     def see(model, prompts, *args, **kwargs):
         seen.extend(prompts)
-        return answer(model, prompts, *args, **kwargs)
+        return generate(model, prompts, *args, **kwargs)
 
     monkeypatch.setattr("mechheads.filler.accuracy.answer", see)
     given: dict[str, Any] = {"conditions": "none,mless", "quiet": True, "max_tokens": 2, "n": 6}

@@ -10,7 +10,7 @@ from mechheads.models.hooks import has_hooks
 from mechheads.models.load import load
 from mechheads.prompts.batches import batches
 from mechheads.scoring.direct_logit_attribution import direct
-from mechheads.scoring.path_patching import edge_attribution, path
+from mechheads.scoring.path_patching import edge_attribution, path_patch
 
 
 def value_of(batch):
@@ -36,7 +36,7 @@ def case(request, checkpoint):
 @pytest.mark.parametrize("part", ["q", "k", "v"])
 def test_a_path_to_a_head_changes_what_that_input_of_it_reads(part, case):
     model, prompts, batch, clean, corrupt = case
-    ours = path(model, prompts, to=(1, 2), part=part)
+    ours = path_patch(model, prompts, to=(1, 2), part=part)
     value = value_of(batch)
     model.set_use_split_qkv_input(True)
     model.set_ungroup_grouped_query_attention(model.cfg.n_key_value_heads is not None)
@@ -66,7 +66,7 @@ def test_a_path_to_a_head_changes_what_that_input_of_it_reads(part, case):
 
 def test_a_path_to_the_logits_skips_everything_in_between(case):
     model, prompts, batch, clean, corrupt = case
-    ours = path(model, prompts)
+    ours = path_patch(model, prompts)
     value = value_of(batch)
     end = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
     for layer, head in ((0, 1), (1, 3)):
@@ -117,17 +117,17 @@ def test_edge_attribution_is_the_write_times_the_gradient_of_each_input(case):
 def test_receivers_that_do_not_exist_are_named(tiny):
     prompts = random_pairs(tiny, 3)
     with pytest.raises(MechheadsError, match="L0H1 cannot receive: layers are 1 to 1"):
-        path(tiny, prompts, to=(0, 1))
+        path_patch(tiny, prompts, to=(0, 1))
     with pytest.raises(MechheadsError, match="logits"):
-        path(tiny, prompts, to="logit")
+        path_patch(tiny, prompts, to="logit")
     with pytest.raises(MechheadsError, match="input"):
-        path(tiny, prompts, to=(1, 1), part="z")
+        path_patch(tiny, prompts, to=(1, 1), part="z")
 
 
 def test_heads_behind_a_norm_have_no_paths(checkpoint):
     model = load(str(checkpoint("gemma2")))
     with pytest.raises(MechheadsError, match="norm between"):
-        path(model, random_pairs(model, 3))
+        path_patch(model, random_pairs(model, 3))
     with pytest.raises(MechheadsError, match=r"norm between|caps its logits"):
         direct(model, random_pairs(model, 3))
 
