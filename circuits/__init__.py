@@ -1,1 +1,29 @@
-"""What we conclude: circuits, explained-effect curves, comparisons and reports."""
+"""What we conclude: circuits, explained-effect curves, comparisons and reports.
+
+>>> import circuits, mechheads, tasks
+>>> model = mechheads.load("mini")
+>>> prompts = tasks.make("ioi", model, n=64)
+>>> found = circuits.discover(model, prompts, method="attribution", quiet=True)
+>>> found.circuit.heads[0]
+(3, 4)
+"""
+
+from .circuit import Circuit
+from .comparison import Comparison, compare
+from .curve import Curve, explained_effect_curve
+from .discovery import Discovery, discover
+from .literature import published
+from .validation import Faithfulness, faithfulness
+
+__all__ = [
+    "Circuit",
+    "Comparison",
+    "Curve",
+    "Discovery",
+    "Faithfulness",
+    "compare",
+    "discover",
+    "explained_effect_curve",
+    "faithfulness",
+    "published",
+]

@@ -7,15 +7,15 @@ same draws for both models.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.runs.serialization import Result
+from mechheads.runs.result import Result
 from mechheads.scoring.statistics import ends, resample
 
 from .circuit import Circuit
@@ -25,7 +25,6 @@ from .search import check_search
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Side:
+class ModelCurve:
     """One model's curve, and the edges that its first k heads use on each prompt."""
 
     curve: Curve
@@ -57,8 +56,8 @@ class TaskComparison:
     """One task on both models."""
 
     task: str
-    standard: Side
-    sparse: Side
+    standard: ModelCurve
+    sparse: ModelCurve
     heads: Ratio
     edges: Ratio
     jaccard: float
@@ -92,17 +91,26 @@ class Comparison(Result):
         """The same for edges per prompt: task, edges_standard, edges_sparse, multiplier, ..."""
         return _frame("edges", [(t.task, t.edges) for t in self.tasks])
 
-    def plot(self) -> "go.Figure":
-        """One panel per task over the heads kept."""
-        from .figures import draw_comparison
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers of every task."""
+        tasks = {t.task: {"heads": asdict(t.heads), "edges": asdict(t.edges)} for t in self.tasks}
+        return {"parts": tasks}
 
-        return draw_comparison(self)
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Tasks that a model cannot do."""
+        return tuple(t.warning for t in self.tasks if t.warning)
 
-    def plot_edges(self) -> "go.Figure":
-        """One panel per task over the edges that the kept heads use."""
-        from .figures import draw_comparison
-
-        return draw_comparison(self, edges=True)
+    @property
+    def text(self) -> str:
+        """A line per task and number, then the sentence."""
+        lines = []
+        for t in self.tasks:
+            for start, what, ratio in ((t.task, "heads", t.heads), ("", "edges", t.edges)):
+                counts = f"{ratio.standard:.0f} and {ratio.sparse:.0f}"
+                lines.append(f"{start:<16}{what} {counts}: {ratio.words}")
+        return "\n".join([*lines, self.sentence])
 
     @property
     def sentence(self) -> str:
@@ -139,7 +147,7 @@ def compare(
 
 
 def _task(one: Discovery, two: Discovery, threshold: float) -> TaskComparison:
-    sides = [Side(found.curve, _edges(found)) for found in (one, two)]
+    sides = [ModelCurve(found.curve, _edges(found)) for found in (one, two)]
     counts = [side.curve.needed(threshold) for side in sides]
     drawn = [needed(side.curve.resampled(), threshold) for side in sides]
     edges = [float(side.edges[n].mean()) for side, n in zip(sides, counts, strict=True)]
@@ -152,7 +160,7 @@ def _task(one: Discovery, two: Discovery, threshold: float) -> TaskComparison:
         _ratio([float(n) for n in counts], drawn),
         _ratio(edges, drawn_edges),
         Circuit.jaccard(circuits[0], circuits[1]),
-        " ".join(filter(None, (found.evaluation.warning for found in (one, two)))),
+        " ".join([*one.warnings, *two.warnings]),
     )
 
 
@@ -163,7 +171,7 @@ def _edges(found: Discovery) -> Float[Tensor, "k prompt"]:
     return torch.stack([none, *used]).cumsum(0).float()
 
 
-def _drawn_edges(side: Side, counts: Float[Tensor, " draw"]) -> Float[Tensor, " draw"]:
+def _drawn_edges(side: ModelCurve, counts: Float[Tensor, " draw"]) -> Float[Tensor, " draw"]:
     """Edges per prompt of the heads that each draw of prompts needs."""
     n = side.edges.shape[1]
     means = resample(n) @ side.edges.T / n

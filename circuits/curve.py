@@ -23,14 +23,13 @@ from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
 from mechheads.models.model import Model, model_name, shape_of
 from mechheads.prompts import Prompts
-from mechheads.runs.serialization import Result
+from mechheads.runs.result import Result
 from mechheads.scoring.statistics import ends, resample
 
 from .circuit import Circuit, Head
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 
 # The shares of all heads at which MIB measures f.
@@ -80,6 +79,19 @@ class Curve(Result):
         rows = [np.interp(every, self.random_at, row.numpy()) for row in self.random_explained]
         return torch.from_numpy(np.stack(rows)).float()
 
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers that sum it up."""
+        return {"needed": self.needed(), "cpr": self.cpr, "cmd": self.cmd}
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        return (
+            f"The first {self.needed()} of {len(self.ranking)} heads explain 90% of {self.task} on "
+            f"{self.model}."
+        )
+
     def needed(self, threshold: float = 0.9, *, stays: bool = False) -> int:
         """The smallest k at which f reaches the threshold, or from which it stays there."""
         return int(needed(self.explained[None], threshold, stays=stays)[0])
@@ -117,12 +129,6 @@ class Curve(Result):
         """CMD of random rankings, on average over them."""
         return float(np.mean([mib_area((1 - curve).abs()) for curve in self.random_curves]))
 
-    def plot(self, threshold: float = 0.9) -> "go.Figure":
-        """f(k) with its interval, and the band of random rankings."""
-        from .figures import draw_curve
-
-        return draw_curve(self, threshold)
-
     def frame(self) -> "pd.DataFrame":
         """k, layer, head, explained and its interval, and those of random rankings."""
         import pandas as pd
@@ -145,7 +151,7 @@ class Curve(Result):
         )
 
 
-def trace(
+def explained_effect_curve(
     model: Model,
     prompts: Prompts,
     ranking: Sequence[Head],
@@ -209,10 +215,12 @@ def check_draws(draws: int) -> None:
         raise MechheadsError(f"--draws takes 2 or more random rankings, got {draws}.")
 
 
-def explained(means: Float[Tensor, "*draw k"]) -> Float[Tensor, "*draw k"]:
-    """f(k) from the mean metric at every k."""
-    none, whole = means[..., :1], means[..., -1:]
-    return (means - none) / (whole - none)
+def explained(
+    means: Float[Tensor, "*draw k"], none: int = 0, whole: int = -1
+) -> Float[Tensor, "*draw k"]:
+    """f from the mean metric; `none` and `whole` are where no head and where all are kept."""
+    bottom, top = means[..., none, None], means[..., whole, None]
+    return (means - bottom) / (top - bottom)
 
 
 def needed(

@@ -4,13 +4,12 @@
 2. The other half judge: the curve f(k) of the ranking beside random rankings.
 3. The circuit is the smallest first part of the ranking that reaches the threshold on that curve,
    or `k` heads, or a smaller set found by a search on the ranking prompts.
-4. It is judged (what is left without it, what each head is worth) and described: kinds of heads,
-   the attention of the strongest on a prompt, the strongest paths between its heads.
+4. It is judged (what is left without it, what each head contributes) and described: types of
+   heads, the attention of the strongest on a prompt, the strongest paths between its heads.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float
@@ -18,29 +17,28 @@ from torch import Tensor
 
 from mechheads import metrics
 from mechheads.errors import MechheadsError, unknown
+from mechheads.heads import name_of
 from mechheads.models.model import Model, model_name, parallel_blocks, shape_of
-from mechheads.observe.edges import Edges, count_edges
+from mechheads.observe.edges import EdgeCounts, count_edges
 from mechheads.observe.evaluation import Evaluation, evaluate
 from mechheads.observe.head_types import HeadTypes, head_types
 from mechheads.observe.patterns import attend_heads
 from mechheads.prompts import Prompts, check_prompts
-from mechheads.runs.serialization import load_result, save_result
+from mechheads.runs.result import Result
 from mechheads.scoring.effects import HeadEffects
 from mechheads.scoring.path_patching import EdgeEffects, edge_attribution
 from mechheads.scoring.registry import find, score_heads
 
 from .circuit import Circuit, Head
-from .curve import Curve, needed, trace
-from .faithfulness import Judgement, judge
-from .published import published_for
-from .search import check_search, search
+from .curve import Curve, check_draws, explained_effect_curve, needed
+from .literature import published_for
+from .search import check_search, search_heads
 from .stability import resampled_overlap
+from .validation import Faithfulness, faithfulness
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
-ARRAYS = "arrays.safetensors"
 SHOWN = 64  # tokens of the sample prompt
 # What heads outside of a circuit can be replaced by.
 WHOLE = ("corrupt", "zero", "mean", "position_mean")
@@ -57,7 +55,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Discovery:
+class Discovery(Result):
     """All that was found; `overlap` is the stability of the circuit's size of strongest heads.
 
     `examples` are prompts as (clean, corrupt, answer, wrong answer); `shape` is more of the model's
@@ -66,10 +64,10 @@ class Discovery:
 
     effects: HeadEffects
     curve: Curve
-    judgement: Judgement
+    faithfulness: Faithfulness
     evaluation: Evaluation
     types: HeadTypes
-    edges: Edges
+    edges: EdgeCounts
     paths: EdgeEffects | None
     sample: Sample
     examples: tuple[tuple[str, str, str, str], ...]
@@ -83,7 +81,7 @@ class Discovery:
     def circuit(self) -> Circuit:
         """The heads that were kept, with their published roles where the model has any."""
         task, model = self.curve.task, self.curve.model
-        roles, heads = self.roles, self.judgement.heads
+        roles, heads = self.roles, self.faithfulness.heads
         return Circuit(
             f"{task} {self.search} {len(heads)}",
             heads,
@@ -115,16 +113,16 @@ class Discovery:
         clean = self.evaluation.clean
         return {
             "heads": len(self.curve.ranking),
-            "circuit": [f"L{layer}H{head}" for layer, head in self.judgement.heads],
+            "circuit": [name_of(*head) for head in self.faithfulness.heads],
             "threshold": self.threshold,
             "needed": self.needed,
             "needed_low": low,
             "needed_high": high,
             "needed_stays": self.curve.needed(self.threshold, stays=True),
             "needed_random": self.random_needed,
-            "faithfulness": self.judgement.faithfulness,
-            "left_without": self.judgement.left,
-            "idle_heads": [f"L{layer}H{head}" for layer, head in self.judgement.idle],
+            "faithfulness": self.faithfulness.faithfulness,
+            "left_without": self.faithfulness.left,
+            "idle_heads": [name_of(*head) for head in self.faithfulness.idle],
             "cpr": self.curve.cpr,
             "cmd": self.curve.cmd,
             "cpr_random": self.curve.random_cpr,
@@ -136,45 +134,38 @@ class Discovery:
             f"ranking_{self.effects.over}": len(self.effects.values),
             "judging_prompts": self.curve.values.shape[1],
             "accuracy": float(clean["accuracy"].mean()),
-            "warning": self.evaluation.warning,
+            "warning": " ".join(self.warnings) or None,
         }
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """That the model cannot do the task, if so."""
+        return self.evaluation.warnings
 
     @property
     def sentence(self) -> str:
         """The result in words."""
         total, found = len(self.curve.ranking), self.headline
-        layer, head = self.effects.ranking(signed=self.signed)[0]
+        strongest = name_of(*self.effects.ranking(signed=self.signed)[0])
         chosen = (
             ""
-            if len(self.judgement.heads) == self.needed and self.search == "top"
-            else f" The circuit ({self.search}) has {len(self.judgement.heads)} heads and explains "
-            f"{self.judgement.faithfulness:.0%}."
+            if len(self.faithfulness.heads) == self.needed and self.search == "top"
+            else f" The circuit ({self.search}) has {len(self.faithfulness.heads)} heads and "
+            "explains "
+            f"{self.faithfulness.faithfulness:.0%}."
         )
         return (
             f"{self.needed} of {total} heads ({self.needed / total:.0%}) explain "
             f"{self.threshold:.0%} of the {metrics.METRICS[self.curve.metric].label} of "
             f"{self.curve.model} on {self.curve.task} (95 % of prompt samples: "
             f"{found['needed_low']:.0f} to {found['needed_high']:.0f}); random heads need "
-            f"{self.random_needed:.0f} on average.{chosen} The strongest is L{layer}H{head}; with "
-            f"all heads but the circuit {self.judgement.left:.0%} is left."
+            f"{self.random_needed:.0f} on average.{chosen} The strongest is {strongest}; with "
+            f"all heads but the circuit {self.faithfulness.left:.0%} is left."
         )
 
     def frame(self) -> "pd.DataFrame":
         """The curve, a row per head that is added."""
         return self.curve.frame()
-
-    def plot(self) -> "go.Figure":
-        """The curve."""
-        return self.curve.plot(self.threshold)
-
-    def save(self, folder: Path) -> Path:
-        """Everything in one file of the folder, without loss."""
-        return save_result(self, folder / ARRAYS)
-
-    @classmethod
-    def load(cls, folder: Path) -> "Discovery":
-        """Read what `save` wrote."""
-        return load_result(cls, Path(folder) / ARRAYS)
 
 
 def discover(
@@ -186,13 +177,14 @@ def discover(
     metric: str | None = None,
     threshold: float = 0.9,
     k: int | None = None,
-    how: str = "top",
+    search: str = "top",
     signed: bool = False,
     direction: str = "noising",
     replacement: str = "corrupt",
     draws: int = 10,
     seed: int = 0,
     budget: int | None = None,
+    effects: HeadEffects | None = None,
     quiet: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Discovery:
@@ -202,33 +194,39 @@ def discover(
     """
     ranking_prompts, judging = prompts.halves() if test is None else (prompts, test)
     check_sizes(len(ranking_prompts), len(judging))
-    check_search(how, threshold)
+    check_search(search, threshold)
+    check_draws(draws)
     if replacement not in WHOLE:
         raise unknown("replacement", replacement, WHOLE)
     every = shape_of(model).layers * shape_of(model).heads
     if k is not None and not 1 <= k <= every:
         raise MechheadsError(f"--k takes 1 to {every} heads of {model_name(model)}, got {k}.")
-    if k is not None and how != "top":
-        raise MechheadsError(f"--search {how} finds its own number of heads. Leave --k out.")
+    if k is not None and search != "top":
+        raise MechheadsError(f"--search {search} finds its own number of heads. Leave --k out.")
     shared: dict[str, Any] = {"budget": budget, "quiet": quiet}
     evaluation = evaluate(model, judging, metric, quiet=quiet)
-    scoring = _options(method, direction, replacement, shared) | dict(options or {})
-    effects = score_heads(model, ranking_prompts, method, metric, **scoring)
+    if effects is None:
+        scoring = _options(method, direction, replacement, shared) | dict(options or {})
+        effects = score_heads(model, ranking_prompts, method, metric, **scoring)
+    check_effects(effects, model, ranking_prompts)
     ranking = effects.ranking(signed=signed)
     masked: dict[str, Any] = {"replacement": replacement, **shared}
-    curve = trace(model, judging, ranking, metric, draws=draws, seed=seed, **masked)
+    curve = explained_effect_curve(
+        model, judging, ranking, metric, draws=draws, seed=seed, **masked
+    )
     if k is not None:
         heads = ranking[:k]
-    elif how == "top":
+    elif search == "top":
         heads = ranking[: curve.needed(threshold)]
     else:
-        heads = search(model, ranking_prompts, ranking, how, metric, threshold=threshold, **masked)
+        found = ranking_prompts, ranking, search, metric
+        heads = search_heads(model, *found, threshold=threshold, **masked)
     circuit = Circuit("found", tuple(heads))
     overlap, _ = resampled_overlap(effects, max(1, len(heads)), signed=signed)
     return Discovery(
         effects,
         curve,
-        judge(model, judging, circuit, metric, **masked),
+        faithfulness(model, judging, circuit, metric, **masked),
         evaluation,
         head_types(model, seed=seed),
         count_edges(model, judging, quiet=quiet),
@@ -238,9 +236,20 @@ def discover(
         threshold,
         overlap,
         {"parallel_attn_mlp": parallel_blocks(model), "d_model": shape_of(model).d_model},
-        how,
+        search,
         signed,
     )
+
+
+def check_effects(effects: HeadEffects, model: Model, prompts: Prompts) -> None:
+    """An error if effects that were computed elsewhere are not of these prompts on this model."""
+    ours = model_name(model), prompts.task, len(prompts)
+    rows = len(effects.values) if effects.over == "prompts" else len(prompts)
+    if (effects.model, effects.task, rows) != ours:
+        raise MechheadsError(
+            f"These effects are of {effects.task} on {effects.model} ({rows} prompts), not of "
+            f"{prompts.task} on {ours[0]} ({len(prompts)} prompts)."
+        )
 
 
 def check_sizes(n: int, test: int) -> None:

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mechheads.heads import name_of
-from mechheads.observe.patterns import draw_weights
-from mechheads.reports.theme import COLORS, FONT, band, escaped
+from mechheads.reports.heads import draw_weights
+from mechheads.reports.theme import COLORS, band, escaped, styled
 
 from .circuit import Head
+from .comparison import Comparison
 from .curve import Curve
+from .discovery import Discovery, Sample
+from .validation import Faithfulness
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
-
-    from .comparison import Comparison
-    from .discovery import Sample
 
 OURS, OTHERS, RANDOM = COLORS[0], COLORS[1], "#777777"
 
@@ -60,9 +60,8 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
         title_text="heads kept (k), in the order of the ranking", rangemode="tozero"
     )
     figure.update_yaxes(title_text="explained effect f(k)", tickformat=".0%")
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=460,
         margin={"t": 20, "r": 20},
         legend={"orientation": "h", "y": -0.2},
@@ -71,7 +70,32 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
     return figure
 
 
-def draw_comparison(comparison: "Comparison", *, edges: bool = False) -> "go.Figure":
+def draw_discovery(found: Discovery) -> "go.Figure":
+    """The curve, with the threshold of the run."""
+    return draw_curve(found.curve, found.threshold)
+
+
+def draw_contributions(found: Faithfulness) -> "go.Figure":
+    """What the explained effect loses without each head of the circuit, with 95 % intervals."""
+    import plotly.graph_objects as go
+
+    low, high = found.interval()
+    values = found.contribution
+    figure = go.Figure(
+        go.Bar(
+            x=[name_of(*head) for head in found.heads],
+            y=values.tolist(),
+            error_y={"array": (high - values).tolist(), "arrayminus": (values - low).tolist()},
+            marker={"color": OURS},
+            hovertemplate="without %{x}: %{y:.1%} less<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title_text="head taken out of the circuit")
+    figure.update_yaxes(title_text="explained effect lost", tickformat=".0%")
+    return styled(figure, height=380, margin={"t": 20, "r": 20})
+
+
+def draw_comparison(comparison: Comparison, *, edges: bool = False) -> "go.Figure":
     """One panel per task: both curves with bands, and the threshold that joins them.
 
     Over the heads kept, or over the attention edges that these heads use on a prompt.
@@ -146,9 +170,8 @@ def draw_comparison(comparison: "Comparison", *, edges: bool = False) -> "go.Fig
     figure.update_yaxes(tickformat=".0%", showticklabels=True)
     figure.update_yaxes(title_text="explained effect", col=1)
     figure.update_annotations(font_size=12)
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=120 + 360 * rows,
         margin={"t": 70, "r": 20},
         legend={"orientation": "h", "y": -0.16 / rows - 0.05},
@@ -226,9 +249,8 @@ def draw_paths(paths: "pd.DataFrame", heads: Sequence[Head]) -> "go.Figure":
     figure.update_yaxes(
         title_text="layer", tickvals=used, range=[min(used) - 0.7, max(used) + 0.7], showgrid=False
     )
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=max(320, 140 + 90 * len(used)),
         margin={"t": 20, "r": 20},
         legend={"orientation": "h", "y": -0.05},
@@ -236,7 +258,7 @@ def draw_paths(paths: "pd.DataFrame", heads: Sequence[Head]) -> "go.Figure":
     return figure
 
 
-def draw_sample(sample: "Sample") -> "go.Figure":
+def draw_sample(sample: Sample) -> "go.Figure":
     """The attention of the strongest heads on one prompt, with its tokens."""
     names = [name_of(*head) for head in sample.heads]
     return draw_weights(names, sample.tokens, sample.weights)

@@ -15,41 +15,39 @@ from .circuit import auroc
 from .comparison import Comparison
 from .discovery import Discovery
 from .figures import draw_paths, draw_sample
-from .published import published_for
+from .literature import published_for
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def write_discovery(folder: Path, found: Discovery, record: Record) -> None:
+def write_discovery(folder: Path, found: Discovery, record: Record | None = None) -> Path:
     """effects.csv, curve.csv, circuit.json, importances.json, arrays and both reports."""
     write_table(folder, "effects.csv", found.effects.frame().drop(columns="se"))
     write_table(folder, "curve.csv", found.frame())
-    write_table(folder, "minimality.csv", found.judgement.frame())
+    write_table(folder, "minimality.csv", found.faithfulness.frame())
     if found.paths is not None:
         write_table(folder, "paths.csv", circuit_paths(found, 100))
     found.circuit.save(folder / "circuit.json")
     write_text(folder / "importances.json", json.dumps(importances(found), indent=1) + "\n")
     found.save(folder)
     title = f"{found.curve.task} on {found.curve.model}: which heads do the job?"
-    write_reports(
-        folder, title, _discovery_sections(found), record, found.sentence, found.evaluation.warning
-    )
+    return write_reports(folder, title, _discovery_sections(found), found, record)
 
 
-def write_comparison(folder: Path, found: Comparison, record: Record) -> None:
+def write_comparison(folder: Path, found: Comparison, record: Record | None = None) -> Path:
     """comparison.csv, edges.csv and both reports."""
     write_table(folder, "comparison.csv", found.frame())
     write_table(folder, "edges.csv", found.edge_frame())
     title = f"{found.models[0]} and {found.models[1]}: how many heads does each need?"
-    warning = " ".join(t.warning for t in found.tasks if t.warning)
-    write_reports(folder, title, _comparison_sections(found), record, found.sentence, warning)
+    found.save(folder)
+    return write_reports(folder, title, _comparison_sections(found), found, record)
 
 
 def importances(found: Discovery) -> dict[str, Any]:
     """The file that MIB's circuit track takes: a score for every head, MLPs always kept."""
     layers, heads = found.effects.scores.shape
-    inside = set(found.judgement.heads)
+    inside = set(found.faithfulness.heads)
     nodes: dict[str, Any] = {"input": {"in_graph": True}}
     for layer in range(layers):
         for head in range(heads):
@@ -67,7 +65,7 @@ def circuit_paths(found: Discovery, k: int) -> "pd.DataFrame":
     """The k strongest paths between heads of the circuit."""
     assert found.paths is not None
     frame = found.paths.frame()
-    inside = set(found.judgement.heads)
+    inside = set(found.faithfulness.heads)
     ends = zip(frame.from_layer, frame.from_head, frame.to_layer, frame.to_head, strict=True)
     kept = frame[[(a, b) in inside and (c, d) in inside for a, b, c, d in ends]]
     order = kept.effect.abs().sort_values(ascending=False, kind="stable").index[:k]
@@ -110,7 +108,7 @@ def _discovery_sections(found: Discovery) -> list[Section]:
             draw_sample(found.sample),
         ),
     ]
-    if found.paths is not None and len(found.judgement.heads) > 1:
+    if found.paths is not None and len(found.faithfulness.heads) > 1:
         paths = circuit_paths(found, 30)
         sections.append(
             Section(
@@ -118,7 +116,7 @@ def _discovery_sections(found: Discovery) -> list[Section]:
                 f"The {len(paths)} strongest of all paths from a head to the query, key or value "
                 "of a later one, estimated (edge attribution). Point at the middle of an arrow "
                 "for its effect.",
-                draw_paths(paths, found.judgement.heads),
+                draw_paths(paths, found.faithfulness.heads),
             )
         )
     examples = [
@@ -157,7 +155,7 @@ def _comparison_sections(found: Comparison) -> list[Section]:
             "Attention edges",
             "Edges per prompt that the heads of these circuits use: a query and a key with a "
             "weight above 0. A dense head uses all of its causal edges, needed or not.",
-            found.plot_edges(),
+            found.plot(edges=True),
             frame=found.edge_frame(),
         ),
     ]
@@ -165,13 +163,14 @@ def _comparison_sections(found: Comparison) -> list[Section]:
 
 def _strongest(found: Discovery) -> "pd.DataFrame":
     heads = found.effects.ranking(signed=found.signed)
-    frame = found.effects.top(max(10, min(25, len(found.judgement.heads))), signed=found.signed)
+    frame = found.effects.top(max(10, min(25, len(found.faithfulness.heads))), signed=found.signed)
     roles = found.roles
-    worth = dict(zip(found.judgement.heads, found.judgement.worth.tolist(), strict=True))
+    judged = found.faithfulness
+    contribution = dict(zip(judged.heads, judged.contribution.tolist(), strict=True))
     rows = heads[: len(frame)]
-    frame["in circuit"] = ["yes" if head in worth else "" for head in rows]
-    frame["worth"] = [worth.get(head) for head in rows]
-    frame["kind"] = [found.types.label(*head) for head in rows]
+    frame["in circuit"] = ["yes" if head in contribution else "" for head in rows]
+    frame["contribution"] = [contribution.get(head) for head in rows]
+    frame["type"] = [found.types.label(*head) for head in rows]
     if roles:
         frame["published role"] = [roles.get(head, "") for head in rows]
     return frame.drop(columns=["layer", "head", "se"]).rename(
@@ -183,9 +182,9 @@ def _quality(found: Discovery) -> Mapping[str, str]:
     headline, curve = found.headline, found.curve
     idle = headline["idle_heads"]
     return {
-        "Heads in the circuit": f"{len(found.judgement.heads)} ({found.search})",
-        "Explained by it, on the prompts of the curve": f"{found.judgement.faithfulness:.1%}",
-        "Left without it (completeness)": f"{found.judgement.left:.1%}",
+        "Heads in the circuit": f"{len(found.faithfulness.heads)} ({found.search})",
+        "Explained by it, on the prompts of the curve": f"{found.faithfulness.faithfulness:.1%}",
+        "Left without it (completeness)": f"{found.faithfulness.left:.1%}",
         "Heads not shown to earn their place (minimality)": ", ".join(idle) or "none",
         f"Heads until {found.threshold:.0%}": f"{found.needed}, to stay there "
         f"{headline['needed_stays']}; random rankings {found.random_needed:.1f}",

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.head_subsets import keep_only, measure_subsets, nested
-from mechheads.errors import MechheadsError
+from mechheads.errors import MechheadsError, unknown
 from mechheads.models.model import Model, shape_of
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
@@ -25,7 +25,7 @@ from .curve import explained, needed
 Explains = Callable[[Sequence[Sequence[Head]]], list[float]]
 
 
-def search(
+def search_heads(
     model: Model,
     prompts: Prompts,
     ranking: Sequence[Head],
@@ -52,15 +52,13 @@ def search(
 
     def explains(sets: Sequence[Sequence[Head]]) -> list[float]:
         means = measure(torch.stack([keep_only(kept, layers, heads) for kept in sets]))
-        return ((means - ends[0]) / (ends[1] - ends[0])).tolist()
+        return explained(torch.cat([ends, means]), none=0, whole=1)[2:].tolist()
 
     return SEARCHES[how](first, ranking, explains, threshold, quiet)
 
 
 def check_search(how: str, threshold: float) -> None:
     """An error names what is unknown or out of range."""
-    from mechheads.errors import unknown
-
     if how not in SEARCHES:
         raise unknown("search", how, SEARCHES)
     if not 0 < threshold <= 1:

@@ -11,6 +11,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mechheads.packages import warn_if_hidden
+
 if TYPE_CHECKING:
     from mechheads.engine.generate import generate as generate
     from mechheads.engine.head_subsets import measure_subsets as measure_subsets
@@ -52,6 +54,7 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mechheads' has no attribute {name!r}")
+    warn_if_hidden()
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)
 
 

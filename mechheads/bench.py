@@ -1,6 +1,8 @@
-"""Verb `bench`: how much faster than TransformerLens's own loop."""
+"""Command `bench`: how much faster are we than TransformerLens's own loop?"""
 
-from mechheads.cli.parse import run
+from mechheads.benchmarks.bench import run_bench
+from mechheads.cli.main import run
+from mechheads.jobs.run import Finished
 
 
 def bench(
@@ -13,7 +15,8 @@ def bench(
     loops: int = 24,
     sweep: int = 0,
     quiet: bool = False,
-) -> None:
+    json: bool = False,
+) -> Finished:
     """Time the effect of every head, by TransformerLens's loop and by ours, side by side.
 
     Models have random weights in the shape of real ones. The floor is the time of the operations
@@ -29,45 +32,10 @@ def bench(
         loops: heads and points on which TransformerLens's loop is timed; 0 for all
         sweep: only time a sweep of so many equal cells on Ray, with one worker and with two, the
             fastest of three rounds each
-        quiet: no notices
+        quiet: print no notices
+        json: print one JSON object (headline, warnings, folder) instead of text
     """
-    from mechheads.errors import MechheadsError, unknown
-    from mechheads.models.untrained import SHAPES
-    from mechheads.options import read_list
-
-    # What can be wrong is looked at before torch is imported.
-    names = read_list(shape, str, "--shape")
-    counts = read_list(threads, int, "--threads")
-    positions = read_list(first, int, "--first")
-    for name in names:
-        if name not in SHAPES:
-            raise unknown("shape", name, SHAPES)
-    sizes = {"--threads": (min(counts), 1), "--rows": (rows, 1)}
-    sizes |= {"--loops": (loops, 0), "--sweep": (sweep, 0)}
-    for flag, (size, least) in sizes.items():
-        if size < least:
-            raise MechheadsError(f"{flag} takes {least} or more, got {size}.")
-    if not 2 <= length <= 64:
-        raise MechheadsError(f"--length takes 2 to 64 tokens, got {length}.")
-    for position in positions:
-        if not 1 <= position < length:
-            raise MechheadsError(
-                f"--first takes 1 to {length - 1} with prompts of {length} tokens, got {position}."
-            )
-    from mechheads.benchmarks.timings import compare
-    from mechheads.cli.console import print_timings
-
-    if sweep:
-        from mechheads.benchmarks.scaling import compare_workers
-
-        print(compare_workers(sweep, quiet).table)
-        return
-
-    for name in names:
-        for count in counts:
-            given = {"rows": rows, "length": length, "loops": loops, "quiet": quiet}
-            print_timings(list(compare(name, count, positions, **given)))
-            print(flush=True)
+    return run_bench(locals())
 
 
 if __name__ == "__main__":

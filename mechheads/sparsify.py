@@ -1,6 +1,8 @@
-"""Verb `sparsify`: a model learns to do the same with few attention edges."""
+"""Command `sparsify`: teach a model to do the same with few attention edges."""
 
-from mechheads.cli.parse import run
+from mechheads.cli.main import run
+from mechheads.jobs.run import Finished
+from mechheads.jobs.sparsify import run_sparsify
 
 
 def sparsify(
@@ -25,7 +27,8 @@ def sparsify(
     device: str | None = None,
     threads: int | None = None,
     quiet: bool = False,
-) -> None:
+    json: bool = False,
+) -> Finished:
     """Post-train a model so that it uses few attention edges and loses next to nothing.
 
     Run it again to go on where it was stopped. The result is a model's directory; below it,
@@ -52,76 +55,9 @@ def sparsify(
         device: cpu, cuda, cuda:1, mps; default: the best there is
         threads: CPU threads; default: torch's choice
         quiet: no notices and no progress bar
+        json: print one JSON object (headline, warnings, folder) instead of text
     """
-    from pathlib import Path
-
-    from mechheads.errors import MechheadsError
-    from mechheads.models import locate
-    from mechheads.progress import say
-    from mechheads.runs.files import prepare
-
-    # What can be wrong is looked at before torch is imported.
-    if threads is not None and threads < 1:
-        raise MechheadsError(f"--threads takes 1 or more, got {threads}.")
-    place = None if text == "tasks" else Path(text).expanduser()
-    if place:
-        from mechheads.training.texts import text_files
-
-        text_files(place)
-    if locate.is_sparse(locate.find(model, revision, quiet=quiet)):
-        raise MechheadsError(f"{model} is sparse already. Give the dense model it was made of.")
-    folder = prepare(Path(out).expanduser())
-    say(f"Loading {model} ...", quiet)
-    import torch
-
-    from mechheads.models.load import load_original
-    from mechheads.prompts.lexicon import tokenizer_lexicon
-    from mechheads.training import sparsification
-    from mechheads.training.data import task_course, text_course
-    from mechheads.training.report import write_curves
-    from tasks.curriculum import held_out_pairs, shares
-
-    settings = sparsification.Settings(
-        model=model,
-        text=text,
-        length=length,
-        steps=steps,
-        batch=batch or (8 if place else 128),
-        slack=slack,
-        density=density,
-        rate=rate,
-        settle=settle,
-        decay=decay,
-        distill=distill,
-        lora=lora,
-        seed=seed,
-        start=start,
-    )
-    sparsification.check(settings)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    original = load_original(model, revision=revision, device=device, quiet=quiet)
-    bos = original.prepend_bos
-    if place and length > original.n_ctx:
-        raise MechheadsError(
-            f"{model} takes up to {original.n_ctx} tokens, --length is {length}. Give less."
-        )
-    if place:
-        course = text_course(original.tokenizer, place, length, settings.batch, seed, bos)
-    else:
-        lexicon = tokenizer_lexicon(original.tokenizer, model)
-        portions, tests = shares(lexicon, settings.batch), held_out_pairs(lexicon, 16)
-        course = task_course(original.tokenizer, portions, tests, seed, bos)
-    found = sparsification.sparsify(
-        original, course, settings, folder, stop_after=stop_after, quiet=quiet
-    )
-    page = write_curves(folder / "training", f"{model} made sparse", settings.__dict__)
-    print(
-        f"{found.density:.2%} of the attention edges are left, in {found.live} of "
-        f"{original.n_layers * original.n_heads} heads; the loss on held-out rows is "
-        f"{found.gap:+.4f} nats from the dense model's."
-    )
-    print(f"model: {folder}\nreport: {page}")
+    return run_sparsify(locals())
 
 
 if __name__ == "__main__":

@@ -1,11 +1,8 @@
-"""Verb `train_mini`: how the embedded model was made."""
+"""Command `train_mini`: train the embedded model from scratch, as we did."""
 
-from typing import TYPE_CHECKING
-
-from mechheads.cli.parse import run
-
-if TYPE_CHECKING:
-    from mechheads.training.data import Lessons
+from mechheads.cli.main import run
+from mechheads.jobs.run import Finished
+from mechheads.jobs.train_mini import run_training
 
 
 def train_mini(
@@ -20,7 +17,7 @@ def train_mini(
     workers: int = 2,
     stop_after: int | None = None,
     quiet: bool = False,
-) -> None:
+) -> Finished:
     """Train the embedded model from scratch on the training split of the eleven tasks.
 
     Run it again to go on where it was stopped. The folder becomes a model's directory; below it,
@@ -38,51 +35,7 @@ def train_mini(
         stop_after: stop at this step, to go on later
         quiet: no progress bar
     """
-    from dataclasses import asdict
-    from functools import partial
-    from pathlib import Path
-
-    from mechheads.prompts.lexicon import tokenizer_lexicon
-    from mechheads.training.pretraining import Recipe, build_tokenizer, train
-    from mechheads.training.report import accuracy_panels, write_curves
-    from tasks.curriculum import held_out_pairs, texts
-
-    tokenizer = build_tokenizer(texts())
-    recipe = Recipe(layers, heads, width, steps=steps, last=last, workers=workers, seed=seed)
-    folder = Path(out).expanduser()
-    train(
-        partial(course, seed),
-        held_out_pairs(tokenizer_lexicon(tokenizer, "mini"), 100),
-        tokenizer,
-        recipe,
-        folder,
-        stop_after=stop_after,
-        quiet=quiet,
-    )
-    training = folder / "training"
-    panels = accuracy_panels(training / "log.csv")
-    page = write_curves(training, "mini, trained from scratch", asdict(recipe), panels)
-    print(f"model: {folder}\nreport: {page}")
-
-
-def course(seed: int, worker: int, workers: int) -> "Lessons":
-    """What one of the workers trains on."""
-    from mechheads.prompts.lexicon import tokenizer_lexicon
-    from mechheads.training.data import task_lessons
-    from mechheads.training.pretraining import Recipe, build_tokenizer
-    from tasks.curriculum import COUNTS, echoed_words, shares, texts
-
-    tokenizer = build_tokenizer(texts())
-    lexicon = tokenizer_lexicon(tokenizer, "mini")
-    return task_lessons(
-        tokenizer,
-        shares(lexicon, sum(COUNTS.values()) // workers),
-        f"{seed}/{worker}",
-        repeated=echoed_words(lexicon),
-        n_repeated=24 // workers,
-        n_first=1000,
-        context=Recipe().context,
-    )
+    return run_training(locals())
 
 
 if __name__ == "__main__":

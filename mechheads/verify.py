@@ -1,34 +1,26 @@
-"""Verb `verify`: does a saved run give the same numbers again?"""
+"""Command `verify`: does a saved run give the same numbers again?"""
 
-from mechheads.cli.parse import run
-from mechheads.errors import MechheadsError
+from mechheads.cli.main import run
+from mechheads.jobs.run import Finished
+from mechheads.verifying.verify import verify_folder
 
 
-def verify(folder: str, *, tolerance: float = 1e-4, quiet: bool = False) -> None:
-    """Run the settings of a run folder again and compare the numbers: same, close, or different.
+def verify(
+    folder: str, *, tolerance: float = 1e-4, quiet: bool = False, json: bool = False
+) -> Finished:
+    """Rerun the settings of a run folder and compare the numbers: identical, close, or different.
 
-    The folder of a sweep gives a line for each of its cells. As many threads are used as the run
-    had: then the same machine gives the same numbers. The exit code is 0 if all are the same or
-    within the tolerance, else 2.
+    The folder of a sweep gives a line for each of its cells. The rerun uses as many threads as the
+    run did, so that the same machine gives the same numbers. The exit code is 0 if everything is
+    identical or within the tolerance, else 2.
 
     Args:
-        folder: the folder of a run, or of a sweep that has ended
+        folder: the folder of a run, or of a finished sweep
         tolerance: the largest difference that counts as close, relative to a column's largest value
-        quiet: no notices and no progress bar
+        quiet: print no notices and no progress bar
+        json: print one JSON object (headline, warnings, folder) instead of text
     """
-    from pathlib import Path
-
-    from mechheads.sweeping.cells import is_sweep
-    from mechheads.verifying.rerun import verify_run, verify_sweep
-
-    if not 0 <= tolerance < float("inf"):
-        raise MechheadsError(f"--tolerance takes 0 or more, got {tolerance}.")
-    path = Path(folder).expanduser()
-    if is_sweep(path):
-        for line in verify_sweep(path, tolerance, quiet):
-            print(line, flush=True)
-    else:
-        print(verify_run(path, tolerance, quiet))
+    return verify_folder(folder, tolerance, quiet, json)
 
 
 if __name__ == "__main__":

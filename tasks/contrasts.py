@@ -36,7 +36,7 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ContrastPlan:
     """A trial: what is left out of the fit, what is fitted to retain and to forget, and what tests
     both.
     """
@@ -52,7 +52,9 @@ class Plan:
         return *self.retain, *self.forget, *self.tests
 
 
-def read_contrasts(retain: str | None, forget: str | None, family: str | None) -> list[Plan]:
+def read_contrasts(
+    retain: str | None, forget: str | None, family: str | None
+) -> list[ContrastPlan]:
     """A trial of two tasks, or one for every task of a family that is left out."""
     if retain is None and forget is None and family is None:
         return []
@@ -61,7 +63,7 @@ def read_contrasts(retain: str | None, forget: str | None, family: str | None) -
     if family is None:
         kept, lost = _format(retain, "--retain"), _format(forget, "--forget")
         _check_apart(kept, lost)
-        return [Plan("", (kept,), (lost,), (kept, lost))]
+        return [ContrastPlan("", (kept,), (lost,), (kept, lost))]
     listed = [_format(text, "--family") for text in read_list(family, str, "--family")]
     if len({task.meaning for task in listed}) < max(2, len(listed)):
         raise MechheadsError(f"--family takes two or more different tasks, got {family}.")
@@ -70,7 +72,7 @@ def read_contrasts(retain: str | None, forget: str | None, family: str | None) -
     for kept, lost in zip(*sides, strict=True):
         _check_apart(kept, lost)
     return [
-        Plan(
+        ContrastPlan(
             left_out.name,
             *(tuple(side[:i] + side[i + 1 :]) for side in sides),
             tests=(sides[0][i], sides[1][i]),

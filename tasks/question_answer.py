@@ -91,6 +91,7 @@ def question_maker(
             answers=(f" {clean.answer}",),
             wrong=(f" {corrupt.answer}",),
             group=" after ".join([clean.group, *(e.group for e in examples if memorised)]),
+            subject=clean.group,
         )
 
     return make

@@ -18,9 +18,6 @@ from mechheads.prompts import Question, Questions
 
 from .registry import TASKS, is_file, make
 
-# How CogQA orders its functions.
-LOW_ORDER = ("Retrieval", "Knowledge Recall", "Semantic Understanding", "Syntactic Understanding")
-HIGH_ORDER = ("Math Calculation", "Inference", "Logical Reasoning", "Decision-making")
 EXAMPLE = '{"question": "...", "answer": "..."}'
 
 

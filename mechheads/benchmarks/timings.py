@@ -17,7 +17,6 @@ from torch import Tensor
 
 from mechheads.engine.generate import generate
 from mechheads.engine.head_subsets import measure_subsets, nested
-from mechheads.gating import Recipe, fit_gates
 from mechheads.metrics.token import METRICS, score
 from mechheads.models.devices import with_threads
 from mechheads.models.model import Model, encoder_of, shape_of
@@ -28,6 +27,7 @@ from mechheads.prompts import Pair, Prompts
 from mechheads.prompts.batches import batches
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.attribution_patching import attribution
+from mechheads.scoring.gate_fitting import FitSettings, fit_gates
 
 from . import flops
 
@@ -197,14 +197,16 @@ def _gating(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
     """
     common: dict[str, Any] = {"updates": 60, "batch": 8}
 
-    def gates(recipe: Recipe) -> Tensor:
+    def gates(recipe: FitSettings) -> Tensor:
         found = fit_gates(model, prompts, recipe, quiet=True)
         return torch.stack([found.free, found.plus, found.minus])
 
     alone, one = _timed(
-        lambda: torch.cat([gates(Recipe(seeds=1, first=i, **common)) for i in range(10)], dim=1)
+        lambda: torch.cat(
+            [gates(FitSettings(seeds=1, first=i, **common)) for i in range(10)], dim=1
+        )
     )
-    together, ours = _timed(lambda: gates(Recipe(seeds=10, **common)))
+    together, ours = _timed(lambda: gates(FitSettings(seeds=10, **common)))
     difference = float((together - alone).abs().max())
     return Timing(
         shape, "gating, 10 seeds, against one by one", threads, one, ours, math.nan, difference

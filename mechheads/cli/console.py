@@ -1,4 +1,4 @@
-"""What the verbs print: prompts with their differing tokens marked, tables, notices."""
+"""What commands print: prompts with their differing tokens marked, tables, notices."""
 
 import math
 import sys
@@ -8,17 +8,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mechheads.benchmarks.timings import Timing
 from mechheads.metrics.token import METRICS
 from mechheads.models.model import Model, encoder_of
-from mechheads.observe.edges import Edges
+from mechheads.observe.edges import EdgeCounts
 from mechheads.observe.evaluation import Evaluation
 from mechheads.prompts import Prompts
 
 
 def print_prompts(model: Model, prompts: Prompts, n: int) -> None:
     """The first n pairs; tokens that differ stand between « and »."""
-    console = _console()
     for i, pair in enumerate(prompts.pairs[:n], start=1):
         clean, corrupt = encoder_of(model).ids(pair.clean), encoder_of(model).ids(pair.corrupt)
         differs = [a != b for a, b in zip(clean, corrupt, strict=True)]
@@ -31,12 +29,11 @@ def print_prompts(model: Model, prompts: Prompts, n: int) -> None:
         rows.add_row("answer", Text(_listed(pair.answers)))
         rows.add_row("wrong", Text(_listed(pair.wrong)))
         rows.add_row("tokens", Text(f"{len(clean)}; they differ at {places}"))
-        _print(console, Text(f"Prompt {i}", style="bold"), rows, "")
+        print_plain(Text(f"Prompt {i}", style="bold"), rows, "")
 
 
-def print_evaluation(evaluation: Evaluation, edges: Edges | None = None) -> None:
+def print_evaluation(evaluation: Evaluation, edges: EdgeCounts | None = None) -> None:
     """Mean and standard error of the metrics on clean and corrupted prompts, and any warning."""
-    console = _console()
     n = len(evaluation.clean[evaluation.metric])
     title = Text(f"{evaluation.task} on {evaluation.model}, {n} prompts", style="bold")
     table = Table("metric", box=None, pad_edge=False)
@@ -47,7 +44,7 @@ def print_evaluation(evaluation: Evaluation, edges: Edges | None = None) -> None
             METRICS[row["metric"]].label,
             *(_value(row[side], row[f"{side}_se"]) for side in ("clean", "corrupt")),
         )
-    _print(console, title, table, Text("mean ± standard error over prompts", style="dim"))
+    print_plain(title, table, Text("mean ± standard error over prompts", style="dim"))
     if edges:
         heads = edges.used.shape[1] * edges.used.shape[2]
         print(
@@ -55,12 +52,11 @@ def print_evaluation(evaluation: Evaluation, edges: Edges | None = None) -> None
             f"a prompt, in {edges.live} of {heads} heads"
         )
     if evaluation.warning:
-        _print(console, Text(f"\nWarning: {evaluation.warning}", style="bold yellow"))
+        print_plain(Text(f"\nWarning: {evaluation.warning}", style="bold yellow"))
 
 
-def print_evaluations(rows: Sequence[tuple[Evaluation, Edges | None]]) -> None:
+def print_evaluations(rows: Sequence[tuple[Evaluation, EdgeCounts | None]]) -> None:
     """One line per task: accuracies and metric on clean prompts, and the edges of sparse models."""
-    console = _console()
     table = Table("task", box=None, pad_edge=False)
     sparse = any(edges for _, edges in rows)
     columns = ["prompts", "accuracy", "top-1", "metric", ""]
@@ -83,31 +79,10 @@ def print_evaluations(rows: Sequence[tuple[Evaluation, Edges | None]]) -> None:
             ),
         )
     title = Text(f"{rows[0][0].model}, clean prompts", style="bold")
-    _print(console, title, table)
+    print_plain(title, table)
     warnings = [evaluation.warning for evaluation, _ in rows if evaluation.warning]
     if warnings:
-        _print(console, Text("\n".join(["", *(f"(!) {w}" for w in warnings)]), style="yellow"))
-
-
-def print_timings(timings: Sequence[Timing]) -> None:
-    """One line per comparison: seconds, how many times faster, and the least time possible."""
-    table = Table("shape", "what", box=None, pad_edge=False)
-    for title in ("threads", "theirs, s", "ours, s", "ratio", "floor, s", "ours / floor", "differ"):
-        table.add_column(title, justify="right")
-    for t in timings:
-        counted = not math.isnan(t.floor)
-        table.add_row(
-            t.shape,
-            t.what,
-            str(t.threads),
-            f"{t.theirs:.2f}",
-            f"{t.ours:.2f}",
-            f"{t.ratio:.1f} x",
-            f"{t.floor:.2f}" if counted else "",
-            f"{t.ours / t.floor:.2f}" if counted else "",
-            "" if math.isnan(t.difference) else f"{t.difference:.0e}",
-        )
-    _print(_console(), table)
+        print_plain(Text("\n".join(["", *(f"(!) {w}" for w in warnings)]), style="yellow"))
 
 
 def _console() -> Console:
@@ -115,8 +90,9 @@ def _console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 100_000)
 
 
-def _print(console: Console, *parts: Text | Table | str) -> None:
+def print_plain(*parts: Text | Table | str) -> None:
     """Print without the spaces with which a table fills its last column."""
+    console = _console()
     with console.capture() as capture:
         for part in parts:
             console.print(part)

@@ -61,8 +61,8 @@ def generate(
         if len(tokens) + max_tokens > shape_of(model).context:
             raise MechheadsError(
                 f"A prompt of {len(tokens)} tokens and an answer of up to {max_tokens} are more "
-                f"than {model_name(model)} takes ({shape_of(model).context}). Use shorter prompts, ask "
-                "for fewer tokens, or load the model with a larger n_ctx if it has one."
+                f"than {model_name(model)} takes ({shape_of(model).context}). Use shorter prompts, "
+                "ask for fewer tokens, or load the model with a larger n_ctx if it has one."
             )
     said = [[""] * len(prompts) for _ in keep]
     budget = budget_for(model, budget, 4)

@@ -47,7 +47,7 @@ class Intervention(Protocol):
         """Variants that are the same up to and with this layer share a state.
 
         Given each variant's state before the layer: the states before it that the states after it
-        come from, each variant's state after it, and the intervention with a variant per state after it.
+        come from, each variant's state after it, and the intervention with a variant per state.
         """
         ...
 

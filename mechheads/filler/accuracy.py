@@ -14,7 +14,7 @@ from mechheads.engine.generate import generate
 from mechheads.metrics.values import is_right
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.prompts import Question
-from mechheads.runs.serialization import Result
+from mechheads.runs.result import Result
 from mechheads.scoring.statistics import wilson
 
 from .insertion import Inserted
@@ -22,7 +22,6 @@ from .redistribution import arm
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,31 @@ class Accuracies(Result):
         frame["p_value"] = [float("nan") if p is None else next(corrected) for p in raw]
         return frame
 
-    def plot(self) -> "go.Figure":
-        """Bars by model, a bar per condition, with 95 % intervals."""
-        from .figures import draw_accuracies
+    @property
+    def headline(self) -> dict[str, Any]:
+        """By model: the accuracy under every condition."""
+        frame: Any = self.frame()
+        rows: dict[str, dict[str, Any]] = {}
+        for row in frame.to_dict("records"):
+            rows.setdefault(row["model"], {})[row[self.axis]] = row["accuracy"]
+        return rows
 
-        return draw_accuracies(self)
+    @property
+    def sentence(self) -> str:
+        """Accuracies, and whether any difference is significant."""
+        frame: Any = self.frame().rename(columns={self.axis: "condition"})
+        parts = []
+        for model in dict.fromkeys(frame["model"]):
+            rows = frame[frame["model"] == model]
+            listed = ", ".join(f"{r.condition} {r.accuracy:.0%}" for r in rows.itertuples())
+            parts.append(f"{model}: {listed}")
+        changed = frame[frame["p_value"] < 0.05]
+        if not len(changed):
+            verdict = "No condition differs significantly from none."
+        else:
+            named = ", ".join(f"{r.condition} on {r.model}" for r in changed.itertuples())
+            verdict = f"Significantly different from none (corrected p < 0.05): {named}."
+        return f"Accuracy of {int(frame['n'].iloc[0])} questions. {'. '.join(parts)}. {verdict}"
 
 
 def ask(

@@ -21,11 +21,11 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What one experiment does on every model.
+class Design:
+    """What the experiment does on every model.
 
     `run` has the arguments of `insertion.make`, `arm` those of `redistribution.arm`, `answering`
-    those of `generation.answer`. A `head` of None is to be found.
+    those of `engine.generate`. A `head` of None is to be found.
     """
 
     conditions: tuple[str, ...]

@@ -2,26 +2,29 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError
-from mechheads.heads import check_heads
-from mechheads.models.cache import keeping_models
+from mechheads.heads import check_heads, name_of
 from mechheads.models.model import Model, model_name, shape_of
 from mechheads.progress import say
 from mechheads.prompts import Question, Questions
+from mechheads.runs.result import Result
 
 from .accuracy import Accuracies, Answers, ask
-from .conditions import Asked, values_of
+from .conditions import Design, values_of
 from .insertion import Inserted, instructed, make, shared_places
 from .redistribution import arm
 from .weights import Attention, aligned, measure_attention
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Made = Mapping[str, list[Inserted]]
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Filler(Result):
     """All models' answers, sweeps, and attention where it could be measured.
 
     `notes` say what could not be asked or measured, and why.
@@ -32,10 +35,46 @@ class Experiment:
     sweeps: Mapping[str, Accuracies]
     notes: tuple[str, ...]
 
+    @property
+    def headline(self) -> dict[str, Any]:
+        """By model and condition: accuracy, its test, and what the filler does to attention."""
+        parts: dict[str, dict[str, Any]] = {}
+        frame: Any = self.accuracies.frame()
+        for row in frame.itertuples():
+            parts[f"{row.model}, {row.condition}"] = {
+                "accuracy": float(row.accuracy),
+                "cut_off": float(row.cut_off),
+            } | ({} if row.condition == "none" else {"p": float(row.p_value)})
+        for one in self.attention:
+            for mechanism in one.mechanisms:
+                parts.setdefault(f"{one.model}, {mechanism.condition}", {}).update(
+                    head=name_of(*one.head),
+                    sink=one.sink,
+                    attention_on_the_run=mechanism.mass,
+                    factor=mechanism.factor,
+                    spread=mechanism.spread,
+                    one_factor_per_query_p=mechanism.p_value,
+                )
+        return {"parts": parts, "warning": " ".join(self.notes) or None}
+
+    @property
+    def sentence(self) -> str:
+        """Accuracies, and whether any difference is significant."""
+        return self.accuracies.sentence
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What could not be asked or measured."""
+        return self.notes
+
+    def frame(self) -> "pd.DataFrame":
+        """A row per model and condition: accuracy, interval, p-value."""
+        return self.accuracies.frame()
+
 
 @dataclass(frozen=True)
-class Plan:
-    """All prompts of one model. Those of a sweep are None where they cannot be asked."""
+class ModelPrompts:
+    """All prompts of one model. Those of a sweep are None where they cannot be design."""
 
     questions: tuple[Question, ...]
     prompts: Made
@@ -44,29 +83,31 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def experiment(
+def filler_experiment(
     names: Sequence[str],
     load: Callable[[str], Model],
     questions: Callable[[str, Model], Questions],
-    asked: Asked,
+    design: Design,
     *,
     quiet: bool = False,
-) -> Experiment:
-    """Nothing is answered before every model's prompts, heads and settings are known to fit."""
-    with keeping_models():
-        plans = {name: _plan(model := load(name), questions(name, model), asked) for name in names}
-        answers, attention = [], []
-        sweeps: dict[str, list[Answers]] = {kind: [] for kind in asked.sweeps}
-        for name, plan in plans.items():
-            model, common = load(name), {**asked.answering, "quiet": quiet}
-            say(f"{name}: {len(plan.questions)} questions", quiet)
-            answers.append(ask(model, plan.questions, plan.prompts, moved=asked.arm, **common))
-            if plan.attended:
-                attention.append(measure_attention(model, plan.attended, asked.head))
-            for kind, prompts in plan.sweeps.items():
-                say(f"{name}: sweep over the {kind}", quiet)
-                sweeps[kind].append(ask(model, plan.questions, prompts, **common))
-    return Experiment(
+) -> Filler:
+    """Nothing is answered before every model's prompts, heads and settings are known to fit.
+
+    `load` is called twice per model, so it should keep what it has loaded.
+    """
+    plans = {name: _plan(model := load(name), questions(name, model), design) for name in names}
+    answers, attention = [], []
+    sweeps: dict[str, list[Answers]] = {kind: [] for kind in design.sweeps}
+    for name, plan in plans.items():
+        model, common = load(name), {**design.answering, "quiet": quiet}
+        say(f"{name}: {len(plan.questions)} questions", quiet)
+        answers.append(ask(model, plan.questions, plan.prompts, moved=design.arm, **common))
+        if plan.attended:
+            attention.append(measure_attention(model, plan.attended, design.head))
+        for kind, prompts in plan.sweeps.items():
+            say(f"{name}: sweep over the {kind}", quiet)
+            sweeps[kind].append(ask(model, plan.questions, prompts, **common))
+    return Filler(
         Accuracies(tuple(answers)),
         tuple(attention),
         {kind: Accuracies(tuple(found), kind) for kind, found in sweeps.items()},
@@ -74,56 +115,56 @@ def experiment(
     )
 
 
-def _plan(model: Model, questions: Questions, asked: Asked) -> Plan:
+def _plan(model: Model, questions: Questions, design: Design) -> ModelPrompts:
     items, notes = questions.items, []
-    if asked.head is not None:
-        check_heads([asked.head], *shape_of(model).grid)
-    if "arm" in asked.conditions:
-        with arm(model, **asked.arm):
+    if design.head is not None:
+        check_heads([design.head], *shape_of(model).grid)
+    if "arm" in design.conditions:
+        with arm(model, **design.arm):
             pass
-    prompts = {name: make(model, items, name, **asked.run) for name in asked.conditions}
+    prompts = {name: make(model, items, name, **design.run) for name in design.conditions}
     for made in prompts.values():
-        _check_room(model, made, asked)
+        _check_room(model, made, design)
     try:
-        attended = aligned(_attended(model, items, prompts, asked))
+        attended = aligned(_attended(model, items, prompts, design))
     except MechheadsError as error:
         attended = None
         notes.append(f"{model_name(model)}: no attention was measured: {error}")
     sweeps: dict[str, dict[str, list[Inserted] | None]] = {}
-    for kind in asked.sweeps:
+    for kind in design.sweeps:
         sweeps[kind] = {}
-        for value in values_of(kind, asked.run["filler"]):
+        for value in values_of(kind, design.run["filler"]):
             try:
-                made = _varied(model, items, kind, value, asked)
-                _check_room(model, made, asked)
+                made = _varied(model, items, kind, value, design)
+                _check_room(model, made, design)
             except MechheadsError as error:
                 made = None
                 notes.append(f"{model_name(model)}, {kind} {value}: not asked: {error}")
             sweeps[kind][str(value)] = made
-    return Plan(items, prompts, sweeps, attended, tuple(notes))
+    return ModelPrompts(items, prompts, sweeps, attended, tuple(notes))
 
 
-def _attended(model: Model, items: Sequence[Question], prompts: Made, asked: Asked) -> Made:
+def _attended(model: Model, items: Sequence[Question], prompts: Made, design: Design) -> Made:
     """The prompts whose attention is looked at: random places are the same in all of them."""
     names = [name for name in prompts if name != "arm"]
-    if asked.run["place"] != "random":
+    if design.run["place"] != "random":
         return {name: prompts[name] for name in names}
-    texts = [instructed(item, asked.run["instruction"]) for item in items]
-    places = shared_places(model, texts, asked.run["seed"])
-    chosen: dict[str, Any] = {**asked.run, "places": list(places.values())}
+    texts = [instructed(item, design.run["instruction"]) for item in items]
+    places = shared_places(model, texts, design.run["seed"])
+    chosen: dict[str, Any] = {**design.run, "places": list(places.values())}
     return {name: make(model, [items[i] for i in places], name, **chosen) for name in names}
 
 
 def _varied(
-    model: Model, items: Sequence[Question], kind: str, value: Any, asked: Asked
+    model: Model, items: Sequence[Question], kind: str, value: Any, design: Design
 ) -> list[Inserted]:
     if value == "none":
-        return make(model, items, "none", **asked.run)
-    return make(model, items, "mless", **{**asked.run, kind: value})
+        return make(model, items, "none", **design.run)
+    return make(model, items, "mless", **{**design.run, kind: value})
 
 
-def _check_room(model: Model, made: Sequence[Inserted], asked: Asked) -> None:
-    longest, more = max(len(p.ids) for p in made), asked.answering["max_tokens"]
+def _check_room(model: Model, made: Sequence[Inserted], design: Design) -> None:
+    longest, more = max(len(p.ids) for p in made), design.answering["max_tokens"]
     if longest + more > shape_of(model).context:
         raise MechheadsError(
             f"a prompt of {longest} tokens and an answer of up to {more} are more than "

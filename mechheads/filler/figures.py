@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 from mechheads.heads import name_of
-from mechheads.reports.theme import COLORS, FONT, band, escaped, label
+from mechheads.reports.theme import COLORS, band, escaped, label, styled
+
+from .accuracy import Accuracies
+from .experiment import Filler
+from .weights import Attention
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-    from .accuracy import Accuracies
-    from .weights import Attention
 
 STYLES = {
     "none": ("#555555", "solid", ""),
@@ -27,7 +28,7 @@ NAMES = {
 }
 
 
-def draw_accuracies(found: "Accuracies") -> "go.Figure":
+def draw_accuracies(found: Accuracies) -> "go.Figure":
     """Bars grouped by model, a bar per condition, with 95 % intervals and p-values above them."""
     import plotly.graph_objects as go
 
@@ -68,9 +69,8 @@ def draw_accuracies(found: "Accuracies") -> "go.Figure":
         )
     figure.update_xaxes(tickvals=list(range(len(models))), ticktext=[escaped(m) for m in models])
     figure.update_yaxes(title_text="accuracy, 95 % interval", tickformat=".0%", range=[0, 1.12])
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=440,
         margin={"t": 20, "r": 20},
         legend={"orientation": "h", "y": -0.15},
@@ -78,7 +78,12 @@ def draw_accuracies(found: "Accuracies") -> "go.Figure":
     return figure
 
 
-def draw_sweep(found: "Accuracies", title: str) -> "go.Figure":
+def draw_filler(found: Filler) -> "go.Figure":
+    """The accuracies of all models and conditions."""
+    return draw_accuracies(found.accuracies)
+
+
+def draw_sweep(found: Accuracies, title: str) -> "go.Figure":
     """Accuracy over what was varied, a line per model, with 95 % intervals."""
     import plotly.graph_objects as go
 
@@ -104,9 +109,8 @@ def draw_sweep(found: "Accuracies", title: str) -> "go.Figure":
         )
     figure.update_xaxes(title_text=title, type="category")
     figure.update_yaxes(title_text="accuracy, 95 % interval", tickformat=".0%", range=[0, 1.05])
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=380,
         margin={"t": 20, "r": 20},
         legend={"orientation": "h", "y": -0.25},
@@ -115,7 +119,7 @@ def draw_sweep(found: "Accuracies", title: str) -> "go.Figure":
     return figure
 
 
-def draw_attention(found: "Attention") -> "go.Figure":
+def draw_attention(found: Attention) -> "go.Figure":
     """The mean weight of every key: of the original tokens alone, and of the whole sequence."""
     from plotly.subplots import make_subplots
 
@@ -162,9 +166,8 @@ def draw_attention(found: "Attention") -> "go.Figure":
         )
     figure.update_xaxes(title_text="position of the key", row=2)
     figure.update_yaxes(title_text=f"mean weight, {head}", rangemode="tozero")
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=640,
         margin={"t": 70, "r": 20},
         legend={"orientation": "h", "y": -0.12},
@@ -172,7 +175,7 @@ def draw_attention(found: "Attention") -> "go.Figure":
     return figure
 
 
-def draw_change(found: "Attention") -> "go.Figure":
+def draw_change(found: Attention) -> "go.Figure":
     """Layer by head: how far the weights of the original tokens move in total."""
     import plotly.graph_objects as go
 
@@ -190,9 +193,8 @@ def draw_change(found: "Attention") -> "go.Figure":
     figure.update_yaxes(
         title_text="layer", autorange="reversed", dtick=1 if layers <= 16 else 2, showgrid=False
     )
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=max(300, 120 + 22 * layers),
         margin={"t": 20, "r": 20},
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mechheads.heads import name_of
 from mechheads.reports.page import Section
@@ -10,7 +10,7 @@ from mechheads.reports.run import write_reports
 from mechheads.runs.folder import Record, write_table
 
 from .accuracy import Accuracies
-from .experiment import Experiment
+from .experiment import Filler
 from .figures import NAMES, draw_change, draw_sweep
 from .weights import COLUMNS, Attention
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 TITLES = {"place": "where the run is", "length": "tokens of filler", "filler": "filler"}
 
 
-def write_filler(folder: Path, found: Experiment, record: Record, sentence: str) -> None:
+def write_filler(folder: Path, found: Filler, record: Record | None = None) -> Path:
     """accuracy.csv, attention.csv, answers.csv, sweep_*.csv, arrays and both reports."""
     accuracies = found.accuracies
     write_table(folder, "accuracy.csv", accuracies.frame())
     write_table(folder, "attention.csv", attention_frame(found.attention))
     write_table(folder, "answers.csv", answer_frame(accuracies))
-    accuracies.save(folder / "accuracy.safetensors")
+    found.save(folder)
     sections = [
         Section(
             "Accuracy",
@@ -37,8 +37,7 @@ def write_filler(folder: Path, found: Experiment, record: Record, sentence: str)
             frame=accuracies.frame(),
         )
     ]
-    for i, one in enumerate(found.attention):
-        one.save(folder / f"attention_{i}.safetensors")
+    for one in found.attention:
         sections += _attention_sections(one)
     for name, sweep in found.sweeps.items():
         write_table(folder, f"sweep_{name}.csv", sweep.frame())
@@ -51,46 +50,7 @@ def write_filler(folder: Path, found: Experiment, record: Record, sentence: str)
             )
         )
     title = "What do meaningless tokens do to accuracy and attention?"
-    write_reports(folder, title, sections, record, sentence, " ".join(found.notes))
-
-
-def headline(found: Experiment) -> dict[str, Any]:
-    """The numbers of result.json."""
-    parts: dict[str, dict[str, Any]] = {}
-    frame: Any = found.accuracies.frame()
-    for row in frame.itertuples():
-        parts[f"{row.model}, {row.condition}"] = {
-            "accuracy": float(row.accuracy),
-            "cut_off": float(row.cut_off),
-        } | ({} if row.condition == "none" else {"p": float(row.p_value)})
-    for one in found.attention:
-        for mechanism in one.mechanisms:
-            parts.setdefault(f"{one.model}, {mechanism.condition}", {}).update(
-                head=name_of(*one.head),
-                sink=one.sink,
-                attention_on_the_run=mechanism.mass,
-                factor=mechanism.factor,
-                spread=mechanism.spread,
-                one_factor_per_query_p=mechanism.p_value,
-            )
-    return {"parts": parts, "warning": " ".join(found.notes) or None}
-
-
-def in_words(found: Accuracies) -> str:
-    """Accuracies, and whether any difference is significant."""
-    frame: Any = found.frame()
-    parts = []
-    for model in dict.fromkeys(frame["model"]):
-        rows = frame[frame["model"] == model]
-        listed = ", ".join(f"{r.condition} {r.accuracy:.0%}" for r in rows.itertuples())
-        parts.append(f"{model}: {listed}")
-    changed = frame[frame["p_value"] < 0.05]
-    if not len(changed):
-        verdict = "No condition differs significantly from none."
-    else:
-        named = ", ".join(f"{r.condition} on {r.model}" for r in changed.itertuples())
-        verdict = f"Significantly different from none (corrected p < 0.05): {named}."
-    return f"Accuracy of {int(frame['n'].iloc[0])} questions. {'. '.join(parts)}. {verdict}"
+    return write_reports(folder, title, sections, found, record)
 
 
 def attention_frame(attention: Sequence[Attention]) -> "pd.DataFrame":

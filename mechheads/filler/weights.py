@@ -9,17 +9,18 @@ one.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
+from mechheads.heads import name_of
 from mechheads.models.hooks import with_patterns
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.prompts import LEAST
-from mechheads.runs.serialization import Result
+from mechheads.runs.result import Result
 from mechheads.scoring.statistics import bootstrap
 
 from .insertion import Inserted
@@ -27,7 +28,6 @@ from .mechanism import Mechanism, late_weights, mechanism_of, only_original
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 COLUMNS = ["model", "condition", "panel", "position", "token", "weight", "low", "high"]
 SINK = 10.0  # times the median weight of the others
@@ -75,11 +75,20 @@ class Attention(Result):
                     rows.append((self.model, condition, panel, i, names[i], *numbers))
         return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
-    def plot(self) -> "go.Figure":
-        """Two panels: original tokens, and the whole sequence."""
-        from .figures import draw_attention
+    @property
+    def headline(self) -> dict[str, Any]:
+        """By condition: the attention that the filler takes."""
+        return {
+            "head": name_of(*self.head),
+            "sink": self.sink,
+            "attention_on_the_run": {m.condition: m.mass for m in self.mechanisms},
+        }
 
-        return draw_attention(self)
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        taken = ", ".join(f"{m.condition} {m.mass:.0%}" for m in self.mechanisms)
+        return f"Attention of {name_of(*self.head)} in {self.model} on the filler: {taken}."
 
 
 def column_means(

@@ -9,7 +9,7 @@ exactly the same score, such as those that a pull took to its end, come in a ran
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -19,13 +19,12 @@ from mechheads.engine.head_subsets import measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.models.model import Model
 from mechheads.prompts import Prompts
-from mechheads.runs.serialization import Result
-from mechheads.scoring.gate_roles import ROLES, Gating
+from mechheads.runs.result import Result
+from mechheads.scoring.gate_roles import ROLES, Gates
 from mechheads.scoring.statistics import ends
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,21 @@ class Ablation(Result):
             rows += [(order, k, *values) for k, *values in zip(self.ks, *columns, strict=True)]
         return pd.DataFrame(rows, columns=pd.Index(["order", "k", "delta", "low", "high"]))
 
-    def plot(self) -> "go.Figure":
-        """The three curves with their bands."""
-        from .figures import draw_ablations
+    @property
+    def headline(self) -> dict[str, Any]:
+        """delta of every order, half-way along the curve."""
+        middle = len(self.ks) // 2
+        return {
+            "k": self.ks[middle],
+            **{order: self.mean(order)[middle].item() for order in self.orders},
+        }
 
-        return draw_ablations([self])
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        found = self.headline
+        listed = ", ".join(f"{order} {found[order]:+.2f}" for order in self.orders)
+        return f"{self.task} on {self.model}, {found['k']} heads shut, in nats: {listed}."
 
 
 def grid(heads: int, most: int, points: int | None) -> tuple[int, ...]:
@@ -79,7 +88,7 @@ def grid(heads: int, most: int, points: int | None) -> tuple[int, ...]:
 
 def ablate(
     model: Model,
-    found: Gating,
+    found: Gates,
     prompts: Prompts,
     ks: Sequence[int],
     *,

@@ -5,13 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from circuits.circuit import Circuit
-from mechheads.gating import Gating
-from mechheads.scoring.gate_roles import LIMIT
+from mechheads.scoring.gate_roles import LIMIT, Gates
 
 from .contrast import Trial
 
 
-def gated_circuits(found: Gating) -> dict[str, Circuit]:
+def gated_circuits(found: Gates) -> dict[str, Circuit]:
     """All heads with their gates in G- and G+, mean over seeds, by the files' names."""
     heads = found.ranking()
     roles = {head: role for head in heads if (role := found.role_of(*head))}

@@ -21,13 +21,19 @@ from mechheads.errors import MechheadsError
 from mechheads.models.model import Model, model_name, shape_of
 from mechheads.progress import bar, say
 from mechheads.prompts import LEAST, Pair, Prompts
-from mechheads.runs.serialization import Result
-from mechheads.scoring.gate_fitting import Gates, Recipe, descend, first_logits, make_course
+from mechheads.runs.frames import tidy
+from mechheads.runs.result import Result
+from mechheads.scoring.gate_fitting import (
+    FitSettings,
+    GateTensor,
+    descend,
+    first_logits,
+    make_minibatches,
+)
 from mechheads.scoring.gate_roles import unfinished
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 FLOOR = -5.0
 
@@ -58,8 +64,8 @@ def keep_apart(retain: Side, forget: Side) -> tuple[Side, Side]:
 
 
 def _about(pair: Pair) -> str:
-    """What a prompt asks, whatever solved examples stand before it: formats differ in these."""
-    return (pair.group or pair.clean).partition(" after ")[0]
+    """What a prompt asks, whatever solved examples come before it: formats differ in these."""
+    return pair.subject or pair.group or pair.clean
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Trial:
     """The gates of every seed, and the accuracy (out of all tokens) of both sides, held out.
 
     `left_out` names the task that the gates have never seen, if there is one. `losses` and `moved`
-    are as in a `Fit`.
+    are as in a `Fit`; `fitted` counts the prompts of both sides that gates were fitted to.
     """
 
     retain: str
@@ -78,6 +84,7 @@ class Trial:
     after: Float[Tensor, "2 seed"]
     losses: Float[Tensor, "seed update"]
     moved: Float[Tensor, " seed"]
+    fitted: tuple[int, int] = (0, 0)
 
     @property
     def warning(self) -> str | None:
@@ -94,14 +101,14 @@ class Contrast(Result):
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def warnings(self) -> list[str]:
+    def warnings(self) -> tuple[str, ...]:
         """Of every trial, those that are the same once."""
         found = [
             f"{t.left_out} left out: {t.warning}" if t.left_out else t.warning
             for t in self.trials
             if t.warning
         ]
-        return list(dict.fromkeys(found))
+        return tuple(dict.fromkeys(found))
 
     @property
     def headline(self) -> dict[str, Any]:
@@ -110,9 +117,13 @@ class Contrast(Result):
             f"{trial.left_out or 'all'}, {side}, {what}": float(value)
             for trial in self.trials
             for i, side in enumerate(("retain", "forget"))
-            for what, value in (("before", trial.before[i]), ("after", trial.after[i].mean()))
+            for what, value in (
+                ("before", trial.before[i]),
+                ("after", trial.after[i].mean()),
+                ("prompts fitted", trial.fitted[i]),
+            )
         }
-        return numbers | {"batch": self.settings["batch"], "warnings": self.warnings}
+        return numbers | {"batch": self.settings["batch"], "warnings": list(self.warnings)}
 
     @property
     def sentence(self) -> str:
@@ -159,20 +170,12 @@ class Contrast(Result):
         """A tidy frame: left_out, seed, layer, head, gate."""
         import pandas as pd
 
-        from mechheads.scoring.effects import tidy
-
         parts = []
         for t in self.trials:
             part = tidy(("seed", "layer", "head"), {"gate": t.gates})
             part.insert(0, "left_out", t.left_out)
             parts.append(part)
         return pd.concat(parts, ignore_index=True)
-
-    def plot(self) -> "go.Figure":
-        """Accuracies before and after."""
-        from .figures import draw_contrast
-
-        return draw_contrast(self)
 
 
 def contrast_loss(
@@ -186,19 +189,19 @@ def contrast(
     model: Model,
     retain: Side,
     forget: Side,
-    recipe: Recipe | None = None,
+    recipe: FitSettings | None = None,
     *,
     left_out: str = "",
     budget: int | None = None,
     quiet: bool = False,
 ) -> Trial:
     """Gates that keep one side's answers and lose the other's, tested on held-out prompts."""
-    recipe = recipe or Recipe()
+    recipe = recipe or FitSettings()
     recipe.check()
     recipe = recipe.settled(model, min(len(side.fitted) for side in (retain, forget)))
-    courses = [make_course(model, side.fitted, recipe, budget) for side in (retain, forget)]
+    courses = [make_minibatches(model, side.fitted, recipe, budget) for side in (retain, forget)]
 
-    def slope(update: int, gates: Gates) -> tuple[Float[Tensor, " variant"], Gates]:
+    def slope(update: int, gates: GateTensor) -> tuple[Float[Tensor, " variant"], GateTensor]:
         (kept, up), (lost, down) = (course.slope(update, gates) for course in courses)
         with torch.enable_grad():
             loss = contrast_loss(kept.requires_grad_(), lost.requires_grad_())
@@ -228,6 +231,7 @@ def contrast(
         said[:, 1:],
         fitted.losses,
         fitted.moved,
+        (len(retain.fitted), len(forget.fitted)),
     )
     if trial.warning:
         say(f"Warning: {trial.warning}", quiet)
@@ -237,7 +241,7 @@ def contrast(
 def run_contrasts(
     model: Model,
     sides: Sequence[tuple[str, Side, Side]],
-    recipe: Recipe,
+    recipe: FitSettings,
     *,
     budget: int | None = None,
     quiet: bool = False,

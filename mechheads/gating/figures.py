@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mechheads.heads import name_of
-from mechheads.reports.theme import COLORS, FONT, band, escaped
-from mechheads.scoring.gate_roles import NAMES, ROLES, Gating
+from mechheads.reports.theme import COLORS, band, escaped, styled
+from mechheads.scoring.gate_roles import NAMES, ROLES, Gates
+
+from .ablation import Ablation
+from .contrast import Contrast
+from .experiment import Gating
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-    from .ablation import Ablation
-    from .contrast import Contrast
 
 # The paper's green, blue and red in Okabe and Ito's shades, with lines that differ as well.
 LINES = {
@@ -22,7 +23,7 @@ LINES = {
 SCALES = {"facilitation": "Greens", "irrelevance": "Blues", "interference": "Oranges"}
 
 
-def draw_scores(found: Gating) -> "go.Figure":
+def draw_scores(found: Gates) -> "go.Figure":
     """Three heat maps of layer by head, from 0 to 1, mean over seeds."""
     from plotly.subplots import make_subplots
 
@@ -58,16 +59,25 @@ def draw_scores(found: Gating) -> "go.Figure":
     figure.update_xaxes(title_text="head", dtick=tick)
     figure.update_yaxes(autorange="reversed", dtick=1 if layers <= 16 else 2, showgrid=False)
     figure.update_yaxes(title_text="layer", col=1)
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=max(330, 160 + 22 * layers),
         margin={"t": 70, "r": 60},
     )
     return figure
 
 
-def draw_ablations(cells: "Sequence[Ablation]") -> "go.Figure":
+def draw_ablation(found: Ablation) -> "go.Figure":
+    """The three curves with their bands."""
+    return draw_ablations([found])
+
+
+def draw_gating(found: Gating) -> "go.Figure":
+    """The ablation curves, a panel per task and model."""
+    return draw_ablations([part.ablation for part in found.tasks])
+
+
+def draw_ablations(cells: Sequence[Ablation]) -> "go.Figure":
     """delta(k) of the three orders: a row per task, a column per model; rows share their y axis."""
     from plotly.subplots import make_subplots
 
@@ -112,9 +122,8 @@ def draw_ablations(cells: "Sequence[Ablation]") -> "go.Figure":
         figure.add_hline(y=0, line={"color": "#999999", "width": 1}, layer="below", **place)
     figure.update_xaxes(title_text="heads shut rather than open (k)", row=len(tasks))
     figure.update_yaxes(title_text="Δ log P(target), nats", col=1)
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=110 + 300 * len(tasks),
         margin={"t": 60, "r": 20},
         legend={"orientation": "h", "y": -0.12 - 0.12 / len(tasks)},
@@ -122,7 +131,7 @@ def draw_ablations(cells: "Sequence[Ablation]") -> "go.Figure":
     return figure
 
 
-def draw_contrast(found: "Contrast") -> "go.Figure":
+def draw_contrast(found: Contrast) -> "go.Figure":
     """Accuracy on what is retained and forgotten, before and after, mean and range of seeds."""
     import plotly.graph_objects as go
 
@@ -145,9 +154,8 @@ def draw_contrast(found: "Contrast") -> "go.Figure":
             hovertemplate="%{x}: %{y:.1%}<extra></extra>",
         )
     figure.update_yaxes(title_text="accuracy, held-out prompts", tickformat=".0%", range=[0, 1.05])
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         barmode="group",
         height=420,
         margin={"t": 20, "r": 20},

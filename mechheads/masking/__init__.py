@@ -1,10 +1,6 @@
 """Masking heads while a model answers: the most important ones against as many at random.
 
-After "Cognitive heads": `selection` says which heads, `experiment` lets the model answer without
-them, `quality` judges the text, `probe` ranks heads by how well they tell functions apart.
+After "Cognitive heads": `selection` says which heads, `answers` lets the model answer without
+them, `probe` ranks heads by how well they tell functions apart, `matrix` masks one function's heads
+and tests another, `experiment` is all of it.
 """
-
-from .experiment import Masking, gather, mask_heads
-from .selection import read_sizes
-
-__all__ = ["Masking", "gather", "mask_heads", "read_sizes"]

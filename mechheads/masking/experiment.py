@@ -1,166 +1,68 @@
-"""Answers of the model with no heads masked, the first K of a ranking, and K others at random."""
+"""Masking, whole: rank heads, mask the first or random ones, score what the model then answers.
+
+1. Some questions rank the heads of every function, by a scoring method or by a probe.
+2. The model answers others with no head masked, with the top k masked, and with k random ones.
+3. Optionally every function's heads are masked while every other function is tested.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from mechheads.engine.generate import generate
 from mechheads.errors import MechheadsError
-from mechheads.metrics.text import Quality, exact
-from mechheads.models.model import Model, model_name
+from mechheads.metrics.text import Quality
+from mechheads.models.model import Model, model_name, shape_of
+from mechheads.progress import say
 from mechheads.prompts import Questions
-from mechheads.runs.serialization import Result
-from mechheads.scoring.statistics import bootstrap
+from mechheads.prompts.partitions import QuestionSplit
+from mechheads.runs.result import Result
+from mechheads.scoring.registry import score_heads
+from mechheads.scoring.statistics import wilson
 
-from .selection import Head, check_sizes, overlap, random_heads
+from .answers import FunctionAnswers, Loss, mask_heads
+from .matrix import Matrix, compare_orders, cross_mask
+from .probe import Probing, probe_functions
+from .selection import Head, check_sizes, read_sizes
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
-
-@dataclass(frozen=True)
-class Condition:
-    """What is masked: nothing, the `top` k heads, or k `random` ones of a draw."""
-
-    selection: str
-    k: int
-    draw: int
-    heads: tuple[Head, ...]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One function: its conditions, what was said in each, and every metric of every answer."""
-
-    function: str
-    ranking: tuple[Head, ...]
-    prompts: tuple[str, ...]
-    gold: tuple[tuple[str, ...], ...]
-    conditions: tuple[Condition, ...]
-    said: tuple[tuple[str, ...], ...]
-    metrics: tuple[str, ...]
-    values: Float[Tensor, "condition metric prompt"]
-
-    def frame(self) -> "pd.DataFrame":
-        """A tidy frame: function, selection, k, draw, metric, value (mean over prompts)."""
-        import pandas as pd
-
-        rows = [
-            (self.function, c.selection, c.k, c.draw, metric, self.values[i, j].mean().item())
-            for i, c in enumerate(self.conditions)
-            for j, metric in enumerate(self.metrics)
-        ]
-        columns = ["function", "selection", "k", "draw", "metric", "value"]
-        return pd.DataFrame(rows, columns=pd.Index(columns))
-
-    @property
-    def sizes(self) -> list[int]:
-        """Every k, in order."""
-        return sorted({c.k for c in self.conditions if c.selection == "top"})
-
-    def right(self) -> Float[Tensor, "condition prompt"]:
-        """1 where an answer is right by exact match, whatever the metrics are."""
-        return torch.tensor([exact(texts, self.gold, self.said[0]) for texts in self.said])
-
-    def of(self, selection: str, k: int, metric: str) -> Float[Tensor, "draw prompt"]:
-        """A metric of every answer, with k heads so selected."""
-        chosen = [c.selection == selection and c.k == k for c in self.conditions]
-        return self.values[torch.tensor(chosen), self.metrics.index(metric)]
-
-    def rows(self, metric: str) -> list[dict[str, Any]]:
-        """For every k a row of `Masking.summary`."""
-        rows = []
-        for k in self.sizes:
-            top, drawn = self.of("top", k, metric)[0], self.of("random", k, metric)
-            means = drawn.mean(1) if len(drawn) else torch.tensor([torch.nan])
-            more = drawn.mean(0) - top
-            (top_low, top_high), (more_low, more_high) = interval(top), interval(more)
-            sets = [c.heads for c in self.conditions if c.selection == "random" and c.k == k]
-            rows.append(
-                {
-                    "function": self.function,
-                    "k": k,
-                    "metric": metric,
-                    "whole": self.of("none", 0, metric).mean().item(),
-                    "top": top.mean().item(),
-                    "top_low": top_low,
-                    "top_high": top_high,
-                    "random": means.mean().item(),
-                    "worst": means.min().item(),
-                    "best": means.max().item(),
-                    "overlap": overlap(sets),
-                    "more": more.mean().item(),
-                    "more_low": more_low,
-                    "more_high": more_high,
-                }
-            )
-        return rows
-
-    def fall(self, metric: str) -> "Fall":
-        """What is lost of a metric, mean over k."""
-        whole = self.of("none", 0, metric)[0]
-        top = torch.stack([self.of("top", k, metric)[0] for k in self.sizes]).mean(0)
-        drawn = torch.stack([self.of("random", k, metric).mean(0) for k in self.sizes]).mean(0)
-        lost = [(whole - values).mean().item() for values in (top, drawn)]
-        return Fall(lost[0], lost[1], *interval(drawn - top))
-
-    def records(self) -> list[dict[str, Any]]:
-        """What the model said, condition by condition."""
-        return [
-            {
-                "function": self.function,
-                "selection": c.selection,
-                "k": c.k,
-                "draw": c.draw,
-                "prompt": prompt,
-                "answer": said,
-                "gold": list(gold),
-            }
-            for c, texts in zip(self.conditions, self.said, strict=True)
-            for prompt, said, gold in zip(self.prompts, texts, self.gold, strict=True)
-        ]
-
-
-@dataclass(frozen=True)
-class Fall:
-    """What is lost without the top heads and without random ones; `low` and `high` are the 95 %
-    interval of their difference, from a paired bootstrap over questions.
-    """
-
-    top: float
-    random: float
-    low: float
-    high: float
-
-    @property
-    def more(self) -> float:
-        """What top heads cost more than random ones."""
-        return self.top - self.random
+PROBE, ELBOW = "probe", "elbow"
+# Share of right answers of the whole model below which masking says little.
+WEAK = 0.3
 
 
 @dataclass(frozen=True)
 class Masking(Result):
-    """All functions on one model. `labels` are the metrics' names on an axis."""
+    """All functions on one model. `labels` are the metrics' names on an axis.
+
+    `ranked` counts the questions that ranked each function's heads, `left_out` those of functions
+    that had too few, `too_long` those that did not fit the model's context.
+    """
 
     model: str
     method: str
     positions: str
-    panels: tuple[Panel, ...]
+    functions: tuple[FunctionAnswers, ...]
     labels: Mapping[str, str]
     accuracies: tuple[str, ...]
+    ranked: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    too_long: int = 0
+    probing: Probing | None = None
+    matrix: Matrix | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def metric(self) -> str:
+        """The first metric, which the headline is about."""
+        return next(iter(self.labels))
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: function, selection, k, draw, metric, value."""
         import pandas as pd
 
-        return pd.concat([panel.frame() for panel in self.panels], ignore_index=True)
+        return pd.concat([answers.frame() for answers in self.functions], ignore_index=True)
 
     def summary(self) -> "pd.DataFrame":
         """Top against random, for every function, metric and k.
@@ -172,130 +74,173 @@ class Masking(Result):
         import pandas as pd
 
         return pd.DataFrame(
-            [r for panel in self.panels for m in panel.metrics for r in panel.rows(m)]
+            [row for found in self.functions for m in found.metrics for row in found.rows(m)]
         )
 
-    def falls(self, metric: str) -> dict[str, Fall]:
+    def losses(self, metric: str) -> dict[str, Loss]:
         """By function: how much of the metric is lost, mean over k."""
-        return {panel.function: panel.fall(metric) for panel in self.panels}
+        return {answers.function: answers.loss(metric) for answers in self.functions}
 
-    def plot(self) -> "go.Figure":
-        """A panel per function: top and random, accuracy and text quality, over k."""
-        from .figures import draw_masking
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers that sum it up."""
+        numbers: dict[str, Any] = {"metric": self.metric, "labels": dict(self.labels)}
+        numbers["parts"] = {
+            function: {
+                "lost_without_top": lost.top,
+                "lost_without_random": lost.random,
+                "top_loses_more": lost.more,
+                "low": lost.low,
+                "high": lost.high,
+            }
+            for function, lost in self.losses(self.metric).items()
+        }
+        if self.probing is not None:
+            low, high = wilson(self.probing.right, self.probing.n)
+            numbers |= {"probe_accuracy": self.probing.accuracy, "probe_n": self.probing.n}
+            numbers |= {"probe_low": low, "probe_high": high, "probe_chance": self.probing.chance}
+        orders = self.matrix and self.matrix.orders()
+        if orders:
+            for name, values in asdict(compare_orders(*orders)).items():
+                ends = ("", ", low", ", high")
+                numbers |= {f"hierarchy: {name}{e}": v for e, v in zip(ends, values, strict=True)}
+        numbers |= {"too_long": self.too_long, "left_out": dict(self.left_out)}
+        return numbers | {"warning": " ".join(self.warnings) or None}
 
-        return draw_masking(self)
+    @property
+    def sentence(self) -> str:
+        """Whether top heads matter more than random ones."""
+        said = []
+        for function, lost in self.losses(self.metric).items():
+            random = (
+                f", {lost.random:.2f} without random ones: TopK loses {abs(lost.more):.2f} "
+                f"{'less' if lost.more < 0 else 'more'} than RandomK (95 % interval of the "
+                f"difference {lost.low:+.2f} to {lost.high:+.2f})"
+                if lost.random == lost.random
+                else ""
+            )
+            said.append(f"{function} {lost.top:.2f} without the top heads{random}")
+        return f"Loss of {self.labels[self.metric]}, mean over k: {'; '.join(said)}."
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """That the model fails already with all heads, and which questions are missing."""
+        rates = {a.function: a.right()[0].mean().item() for a in self.functions}
+        weak = ", ".join(f"{name} ({rate:.0%})" for name, rate in rates.items() if rate < WEAK)
+        said = [f"{self.model} answers few questions correctly even with all heads: {weak}."]
+        missing = (
+            [f"{self.too_long} questions are too long for the model."] if self.too_long else []
+        )
+        missing += [f"{name} has too few questions ({n})." for name, n in self.left_out.items()]
+        return *(said if weak else []), *missing
 
 
-def gather(
+def mask_tasks(
     model: Model,
-    method: str,
-    panels: Sequence[Panel],
-    qualities: Sequence[Quality],
-    positions: str = "last",
-    **settings: Any,
-) -> Masking:
-    """What `mask_heads` found of several functions, with the heads ranked by one method."""
-    labels = {quality.name: quality.label for quality in qualities}
-    accuracies = tuple(quality.name for quality in qualities if quality.accuracy)
-    name = model_name(model)
-    return Masking(name, method, positions, tuple(panels), labels, accuracies, settings)
-
-
-def mask_heads(
-    model: Model,
-    questions: Questions,
-    ranking: Sequence[Head],
-    sizes: Sequence[int],
+    split: QuestionSplit,
     qualities: Sequence[Quality],
     *,
+    method: str = "patch",
+    signed: bool = False,
+    k: str | None = None,
     draws: int = 5,
     seed: int = 0,
     positions: str = "last",
     scale: float = 0.0,
     max_tokens: int = 32,
+    matrix: bool = False,
+    matrix_k: str | None = None,
     budget: int | None = None,
     quiet: bool = False,
-) -> Panel:
-    """Answers with the first k heads masked and with k others at random, for every size k.
+    options: Mapping[str, Any] | None = None,
+) -> Masking:
+    """Rank the heads on some questions, and answer others with heads masked.
 
-    A masked head's z is multiplied by `scale`.
+    `k` is a comma list of numbers or shares of heads, or "elbow" with the method "probe"; `options`
+    are the scoring method's own. `matrix` also masks each function's heads for every other.
     """
-    check_sizes(sizes, len(ranking), draws)
-    conditions = [Condition("none", 0, 0, ())]
-    for k in sizes:
-        conditions.append(Condition("top", k, 0, tuple(ranking[:k])))
-        conditions += random_conditions(random_heads(ranking, k, draws, seed))
-    panel = answer_conditions(
-        model,
-        questions,
-        conditions,
-        qualities,
-        positions=positions,
-        scale=scale,
-        max_tokens=max_tokens,
-        budget=budget,
-        quiet=quiet,
+    heads = len(shape_of(model).every_head)
+    sizes, middle = read_masks(k, matrix_k, matrix, heads, draws)
+    common: dict[str, Any] = {
+        "seed": seed,
+        "max_tokens": max_tokens,
+        "budget": budget,
+        "quiet": quiet,
+    }
+    probing = probe_functions(model, split.ranked, **common) if method == PROBE else None
+    if probing is None:
+        own = {"budget": budget, "quiet": quiet, **(options or {})}
+        rankings = rank_heads(model, split.ranked, method, signed, own)
+    else:
+        rankings = {f: probing.ranking(f, signed=signed) for f in probing.functions}
+    common |= {"positions": positions, "scale": scale}
+    answers = []
+    for part in split.asked:
+        say(f"{part.name}: {len(part)} questions", quiet)
+        wanted = sizes or elbow_size(probing, part.name, heads, draws)
+        answers.append(
+            mask_heads(model, part, rankings[part.name], wanted, qualities, draws=draws, **common)
+        )
+    crossed = None
+    if matrix:
+        crossed = cross_mask(
+            model, split.asked, rankings, middle, qualities[0], draws=max(2, draws), **common
+        )
+    return Masking(
+        model_name(model),
+        method,
+        positions,
+        tuple(answers),
+        {quality.name: quality.label for quality in qualities},
+        tuple(quality.name for quality in qualities if quality.accuracy),
+        {part.name: len(part) for part in split.ranked},
+        dict(split.left_out),
+        split.too_long,
+        probing,
+        crossed,
+        {"draws": draws},
     )
-    return replace(panel, ranking=tuple(ranking))
 
 
-def answer_conditions(
+def rank_heads(
     model: Model,
-    questions: Questions,
-    conditions: Sequence[Condition],
-    qualities: Sequence[Quality],
-    *,
-    positions: str,
-    scale: float,
-    max_tokens: int,
-    budget: int | None,
-    quiet: bool,
-) -> Panel:
-    """Answers under every condition, the first of which masks nothing, and all metrics of them.
-
-    A metric judges all answers in one call.
-    """
-    if positions not in ("last", "all"):
-        raise MechheadsError(f"positions are last or all, not {positions!r}.")
-    prompts = tuple(q.prompt for q in questions.items)
-    gold = tuple(q.answers for q in questions.items)
-    said = generate(
-        model,
-        prompts,
-        torch.stack([mask_of(model, c.heads, scale) for c in conditions]),
-        positions=positions,
-        max_tokens=max_tokens,
-        budget=budget,
-        quiet=quiet,
-    )
-    every, times = list(chain(*said)), len(conditions)
-    judged = [quality.judge(every, gold * times, said[0] * times) for quality in qualities]
-    return Panel(
-        questions.name,
-        (),
-        prompts,
-        gold,
-        tuple(conditions),
-        tuple(map(tuple, said)),
-        tuple(quality.name for quality in qualities),
-        torch.tensor(judged).unflatten(1, (times, len(prompts))).transpose(0, 1),
-    )
+    ranked: Sequence[Questions],
+    method: str,
+    signed: bool,
+    options: Mapping[str, Any],
+) -> dict[str, list[Head]]:
+    """A ranking of all heads for every function."""
+    found = {}
+    for part in ranked:
+        if part.prompts is None:
+            raise MechheadsError(
+                f"{part.name} has no corrupted prompts, which {method} needs. Rank by {PROBE!r}."
+            )
+        say(f"{part.name}: ranking heads by {method}", bool(options.get("quiet")))
+        effects = score_heads(model, part.prompts, method, **options)
+        found[part.name] = effects.ranking(signed=signed)
+    return found
 
 
-def random_conditions(sets: Sequence[Sequence[Head]]) -> list[Condition]:
-    """A condition for every draw."""
-    return [Condition("random", len(heads), i, tuple(heads)) for i, heads in enumerate(sets)]
+def read_masks(
+    k: str | None, matrix_k: str | None, matrix: bool, heads: int, draws: int
+) -> tuple[tuple[int, ...], int]:
+    """How many heads to mask, none where the elbow says it, and how many for the matrix."""
+    sizes = () if k == ELBOW else read_sizes(k, heads)
+    check_sizes(sizes, heads, draws)
+    if not matrix:
+        return sizes, 0
+    crossed = read_sizes(matrix_k, heads, "--matrix-k") if matrix_k else sizes
+    if matrix_k and "," in matrix_k:
+        raise MechheadsError(f"--matrix-k takes one number of heads or share, got {matrix_k}.")
+    middle = crossed[(len(crossed) - 1) // 2]
+    check_sizes([middle], heads, 1, "--matrix-k")
+    return sizes, middle
 
 
-def interval(values: Float[Tensor, " prompt"]) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean over prompts."""
-    low, high = bootstrap(values[:, None])
-    return low.item(), high.item()
-
-
-def mask_of(model: Model, heads: Sequence[Head], scale: float) -> Float[Tensor, "layer head"]:
-    """What every head's z is multiplied by."""
-    keep = torch.ones(shape_of(model).grid)
-    for layer, head in heads:
-        keep[layer, head] = scale
-    return keep
+def elbow_size(probing: Probing | None, function: str, heads: int, draws: int) -> tuple[int, ...]:
+    """As many heads as the probe finds for a function."""
+    assert probing is not None
+    size = probing.elbows[function]
+    check_sizes([size], heads, draws)
+    return (size,)

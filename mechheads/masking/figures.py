@@ -3,19 +3,19 @@
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from mechheads.reports.theme import COLORS, FONT, band, escaped
+from mechheads.reports.theme import COLORS, band, escaped, styled
+
+from .experiment import Masking
+from .matrix import Matrix
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-    from .experiment import Masking
-    from .matrix import Matrix
 
 ACCURACY, TEXT = COLORS[0], COLORS[1]
 MARKS = ("circle", "square", "diamond", "cross", "x", "star")
 
 
-def draw_masking(found: "Masking") -> "go.Figure":
+def draw_masking(found: Masking) -> "go.Figure":
     """A panel per function over k: top heads solid with 95 % intervals over questions, random ones
     dashed with the range of draws; accuracies blue, text qualities red. The point at the left is
     the unmasked model.
@@ -88,9 +88,8 @@ def draw_masking(found: "Masking") -> "go.Figure":
     figure.update_xaxes(title_text="heads masked (log scale)", row=rows)
     figure.update_yaxes(title_text="mean over answers", col=1)
     figure.update_yaxes(range=[0, 1.02])
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=140 + 300 * rows,
         margin={"t": 70, "r": 20},
         legend={"orientation": "h", "y": -0.14 - 0.1 / rows},
@@ -98,7 +97,7 @@ def draw_masking(found: "Masking") -> "go.Figure":
     return figure
 
 
-def draw_matrix(found: "Matrix") -> "go.Figure":
+def draw_matrix(found: Matrix) -> "go.Figure":
     """What masking one function's heads takes from another, beyond as many random heads."""
     import plotly.graph_objects as go
 
@@ -130,9 +129,8 @@ def draw_matrix(found: "Matrix") -> "go.Figure":
     )
     figure.update_xaxes(title_text="function tested")
     figure.update_yaxes(title_text=f"first {found.k} heads masked of", autorange="reversed")
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=180 + 70 * len(found.masked),
         margin={"t": 20, "r": 20, "l": 160},
     )

@@ -6,7 +6,7 @@ the other way round. If the low ones feed the high ones, the first loses more be
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -15,15 +15,19 @@ from torch import Tensor
 from mechheads.metrics.text import Quality
 from mechheads.models.model import Model
 from mechheads.prompts import Questions
-from mechheads.runs.serialization import Result
+from mechheads.runs.result import Result
 from mechheads.scoring.statistics import ends, resample
 
-from .experiment import Condition, answer_conditions, interval, random_conditions
+from .answers import Condition, answer_conditions, interval, random_conditions
 from .selection import Head, random_heads
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
+
+
+# How CogQA orders its functions.
+LOW_ORDER = ("Retrieval", "Knowledge Recall", "Semantic Understanding", "Syntactic Understanding")
+HIGH_ORDER = ("Math Calculation", "Inference", "Logical Reasoning", "Decision-making")
 
 
 @dataclass(frozen=True)
@@ -94,11 +98,21 @@ class Matrix(Result):
         columns += ["lost", "low", "high"]
         return pd.DataFrame(rows, columns=pd.Index(columns))
 
-    def plot(self) -> "go.Figure":
-        """A heat map of what is lost beyond random heads."""
-        from .figures import draw_matrix
+    @property
+    def headline(self) -> dict[str, Any]:
+        """What every function loses beyond random heads, mean over whose heads are masked."""
+        return {name: self.lost[name].mean().item() for name in self.tested}
 
-        return draw_matrix(self)
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        listed = ", ".join(f"{name} {lost:.2f}" for name, lost in self.headline.items())
+        return f"{self.label} lost beyond random heads, {self.k} masked: {listed}."
+
+    def orders(self) -> "tuple[Matrix, Matrix] | None":
+        """Low-order heads masked and high-order functions tested, and the other way round."""
+        up, down = self.part(LOW_ORDER, HIGH_ORDER), self.part(HIGH_ORDER, LOW_ORDER)
+        return (up, down) if up and down else None
 
 
 @dataclass(frozen=True)
@@ -170,7 +184,7 @@ def cross_mask(
             conditions.append(Condition("top", k, 0, tuple(rankings[name][:k])))
             conditions += random_conditions(others)
             sizes += [1, len(others)]
-        panel = answer_conditions(
+        answers = answer_conditions(
             model,
             questions,
             conditions,
@@ -181,7 +195,7 @@ def cross_mask(
             budget=budget,
             quiet=quiet,
         )
-        judged = [part.mean(0) for part in panel.values[:, 0].split(sizes)]
+        judged = [part.mean(0) for part in answers.values[:, 0].split(sizes)]
         top, random = torch.stack(judged[1::2]), torch.stack(judged[2::2])
         whole.append(judged[0].mean())
         values.append(top.mean(1))

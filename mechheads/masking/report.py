@@ -1,42 +1,34 @@
-"""What a run of mask leaves behind: tables, what the model said, and a report."""
+"""What a run of `mask` leaves behind: tables, answers, and a report."""
 
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechheads.heads import name_of
-from mechheads.prompts.partitions import Parts
 from mechheads.reports.page import Section
 from mechheads.reports.run import write_reports
 from mechheads.runs.files import write_text
 from mechheads.runs.folder import Record, write_table
 from mechheads.scoring.statistics import wilson
 
-from .experiment import Masking, Panel
-from .matrix import Matrix, compare_orders
+from .answers import FunctionAnswers
+from .experiment import Masking
+from .matrix import compare_orders
 from .probe import Probing
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def write_masking(
-    folder: Path,
-    found: Masking,
-    parts: Parts,
-    matrix: Matrix | None,
-    orders: tuple[Matrix, Matrix] | None,
-    probing: Probing | None,
-    record: Record,
-    sentence: str,
-    warning: str,
-) -> None:
+def write_masking(folder: Path, found: Masking, record: Record | None = None) -> Path:
     """masking.csv, generations.jsonl, matrix.csv, probe.csv, arrays and both reports."""
     write_table(folder, "masking.csv", found.frame())
     write_table(folder, "ranking.csv", ranking_frame(found))
-    lines = [json.dumps(r, ensure_ascii=False) for p in found.panels for r in p.records()]
+    lines = [json.dumps(r, ensure_ascii=False) for f in found.functions for r in f.records()]
     write_text(folder / "generations.jsonl", "\n".join(lines) + "\n")
-    found.save(folder / "masking.safetensors")
+    found.save(folder)
+    probing, matrix = found.probing, found.matrix
+    orders = matrix and matrix.orders()
     sections = [
         Section(
             "Answers without heads",
@@ -50,7 +42,7 @@ def write_masking(
             found.plot(),
             frame=found.summary(),
         ),
-        Section("Questions", table=question_table(parts)),
+        Section("Questions", table=question_table(found)),
     ]
     if probing is not None:
         write_table(folder, "probe.csv", probing.frame())
@@ -64,7 +56,6 @@ def write_masking(
         )
     if matrix is not None:
         write_table(folder, "matrix.csv", matrix.frame())
-        matrix.save(folder / "matrix.safetensors")
         sections.append(
             Section(
                 "Whose heads does a function need?",
@@ -73,7 +64,7 @@ def write_masking(
                 matrix.plot(),
             )
         )
-    if orders is not None:
+    if orders:
         sections.append(
             Section(
                 "Do low-order functions feed high-order ones?",
@@ -81,19 +72,20 @@ def write_masking(
                 orders[0].plot(),
             )
         )
-    sections += [broken_section(panel) for panel in found.panels]
+    sections += [broken_section(answers) for answers in found.functions]
     title = f"{found.model}: what does it say without its {found.method} heads?"
-    write_reports(folder, title, sections, record, sentence, warning)
+    return write_reports(folder, title, sections, found, record)
 
 
-def question_table(parts: Parts) -> dict[str, str]:
-    """How many questions ranked and were answered, and which are missing."""
+def question_table(found: Masking) -> dict[str, str]:
+    """How many questions ranked the heads and how many were answered, and which are missing."""
     table = {
-        asked.name: f"{len(ranked)} rank the heads, {len(asked)} others are answered"
-        for ranked, asked in zip(parts.ranked, parts.asked, strict=True)
+        a.function: f"{found.ranked.get(a.function, 0)} rank the heads, {len(a.prompts)} others "
+        "are answered"
+        for a in found.functions
     }
-    table |= {name: f"left out: only {n} questions" for name, n in parts.left_out.items()}
-    return table | {"Too long for the model": str(parts.too_long)}
+    table |= {name: f"left out: only {n} questions" for name, n in found.left_out.items()}
+    return table | {"Too long for the model": str(found.too_long)}
 
 
 def probe_table(probing: Probing) -> dict[str, str]:
@@ -106,34 +98,34 @@ def probe_table(probing: Probing) -> dict[str, str]:
     }
 
 
-def broken_section(panel: Panel) -> Section:
+def broken_section(answers: FunctionAnswers) -> Section:
     """Answers that broke, or that none did."""
-    frame, heading = broken(panel), f"Broken answers: {panel.function}"
+    frame, heading = broken(answers), f"Broken answers: {answers.function}"
     if len(frame):
         return Section(heading, frame=frame)
-    right = int(panel.right()[0].sum())
+    right = int(answers.right()[0].sum())
     return Section(
         heading,
-        f"None: of {len(panel.prompts)} answers {right} are right with all heads, and they are "
-        f"right without the first {panel.sizes[-1]} too."
+        f"None: of {len(answers.prompts)} answers {right} are right with all heads, and they are "
+        f"right without the first {answers.sizes[-1]} too."
         if right
-        else f"None: of {len(panel.prompts)} answers none is right even with all heads.",
+        else f"None: of {len(answers.prompts)} answers none is right even with all heads.",
     )
 
 
-def broken(panel: Panel, n: int = 5) -> "pd.DataFrame":
+def broken(answers: FunctionAnswers, n: int = 5) -> "pd.DataFrame":
     """Answers that are right (exact match) with all heads and wrong without the top ones."""
     import pandas as pd
 
     rows = []
-    k = panel.sizes[-1]
-    last = next(i for i, c in enumerate(panel.conditions) if (c.selection, c.k) == ("top", k))
-    right = panel.right()
+    k = answers.sizes[-1]
+    last = next(i for i, c in enumerate(answers.conditions) if (c.selection, c.k) == ("top", k))
+    right = answers.right()
     for j in (right[0] > right[last]).nonzero()[:n, 0].tolist():
-        question = panel.prompts[j].rstrip().splitlines()
+        question = answers.prompts[j].rstrip().splitlines()
         asked = " / ".join(line for line in question[-2:] if line.strip())
-        said = panel.said[0][j].strip(), panel.said[last][j].strip()
-        rows.append((asked, panel.gold[j][0], *said))
+        said = answers.said[0][j].strip(), answers.said[last][j].strip()
+        rows.append((asked, answers.gold[j][0], *said))
     columns = ["question", "right", "all heads", f"without the first {k}"]
     return pd.DataFrame(rows, columns=pd.Index(columns))
 
@@ -143,9 +135,9 @@ def ranking_frame(found: Masking) -> "pd.DataFrame":
     import pandas as pd
 
     rows = [
-        (panel.function, rank, name_of(*head))
-        for panel in found.panels
-        for rank, head in enumerate(panel.ranking, start=1)
+        (answers.function, rank, name_of(*head))
+        for answers in found.functions
+        for rank, head in enumerate(answers.ranking, start=1)
     ]
     return pd.DataFrame(rows, columns=pd.Index(["function", "rank", "head"]))
 

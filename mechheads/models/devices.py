@@ -50,7 +50,7 @@ def find_device(device: str | None, n_devices: int) -> torch.device:
 
 @contextmanager
 def with_threads(count: int | None) -> Iterator[None]:
-    """Compute with `count` threads: float sums come out the same only with as many. None: no change."""
+    """Compute with `count` threads (None: no change): sums of floats depend on their number."""
     if count is None:
         yield
         return
@@ -60,3 +60,14 @@ def with_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse freed memory instead of returning it to the system.
+
+    Patching allocates and frees the same large tensors all the time, and getting them from the
+    system anew costs up to a third of its time. glibc raises the size up to which it keeps memory
+    when such a block is freed, up to 32 MB. It acts on the whole process and for good, so commands
+    call it and the library does not; call it yourself in a notebook.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)

@@ -17,7 +17,7 @@ from typing import Any
 from mechheads.errors import MechheadsError, suggest
 from mechheads.progress import Bar, QuietBar
 
-EMBEDDED = Path(__file__).parent / "embedded"
+EMBEDDED = Path(__file__).parents[1] / "embedded"
 SPARSE_MARK = "edge_gates"  # the field of config.json that says a model is sparse
 
 # Names worth suggesting to someone who mistypes one.

@@ -1,10 +1,8 @@
 """Where a result comes from: versions, hashes of weights, tokenizer and prompts, the machine."""
 
-import hashlib
 import platform
 import subprocess
 from collections.abc import Sequence
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import torch
 
 from mechheads.prompts import Prompts, Questions
+from mechheads.runs.files import digest
 
 from .locate import Source
 from .model import Model
@@ -39,23 +38,8 @@ def provenance(
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
-        "git": git_revision(Path(__file__).parents[1]),
+        "git": git_revision(Path(__file__).parents[2]),
     }
-
-
-def digest(files: list[Path]) -> str:
-    """SHA-256 of the files' contents, one after the other; what has not changed is read once."""
-    return _digest(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
-
-
-@lru_cache(maxsize=16)
-def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
-    found = hashlib.sha256()
-    for file, _, _ in files:
-        with file.open("rb") as stream:
-            for chunk in iter(lambda: stream.read(1 << 20), b""):
-                found.update(chunk)
-    return found.hexdigest()
 
 
 def git_revision(checkout: Path) -> str | None:

@@ -6,7 +6,7 @@ leave open. With a threshold above 0 an edge is used if its weight is above it.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Int
@@ -17,13 +17,14 @@ from mechheads.models.hooks import with_patterns
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
+from mechheads.runs.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True)
-class Edges:
+class EdgeCounts(Result):
     """Edges used on the clean prompts of a task; `possible` are the causal edges of one head."""
 
     task: str
@@ -47,6 +48,20 @@ class Edges:
         """Heads that use an edge on any prompt."""
         return int((self.used.sum(0) > 0).sum())
 
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers that sum it up."""
+        return {"density": self.density, "per_prompt": self.per_prompt, "live_heads": self.live}
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        heads = self.used.shape[1] * self.used.shape[2]
+        return (
+            f"{self.model} uses {self.density:.2%} of the causal attention edges on {self.task}, "
+            f"{self.per_prompt:.1f} per prompt, in {self.live} of {heads} heads."
+        )
+
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: task, prompt (from 0), layer, head, used, possible."""
         import pandas as pd
@@ -66,7 +81,7 @@ class Edges:
 @torch.inference_mode()
 def count_edges(
     model: Model, prompts: Prompts, *, threshold: float = 0.0, quiet: bool = False
-) -> Edges:
+) -> EdgeCounts:
     """count_edges(model, prompts).density; one forward pass per prompt."""
     if not 0 <= threshold < 1:
         raise MechheadsError(f"threshold is a weight from 0 to below 1, got {threshold}.")
@@ -82,4 +97,4 @@ def count_edges(
 
             with_patterns(model, torch.tensor([ids]), count)
             progress.update()
-    return Edges(prompts.task, model_name(model), used, possible)
+    return EdgeCounts(prompts.task, model_name(model), used, possible)

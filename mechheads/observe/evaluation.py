@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -16,13 +16,14 @@ from mechheads.models.model import Model, encoder_of, model_name
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
 from mechheads.prompts.batches import Batch, batches
+from mechheads.runs.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """Every metric of every prompt, clean and corrupted; `metric` is the one that was asked for.
 
     `chance` is the accuracy of a model that prefers any answer, right or wrong, at random.
@@ -60,8 +61,28 @@ class Evaluation:
         )
 
     @property
+    def headline(self) -> dict[str, Any]:
+        """Mean metric, accuracy and top-1 accuracy on the clean prompts."""
+        names = dict.fromkeys([self.metric, "accuracy", "top1"])
+        return {name: self.clean[name].mean().item() for name in names} | {"chance": self.chance}
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        found = self.headline
+        return (
+            f"{self.model} prefers the right answer on {found['accuracy']:.0%} of the prompts of "
+            f"{self.task} (chance {self.chance:.0%}) and says it on {found['top1']:.0%}."
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why a circuit found here would mean little."""
+        return (self.warning,) if self.warning else ()
+
+    @property
     def warning(self) -> str | None:
-        """Why a circuit found here would mean little, or None if the model does the task.
+        """The same, or None if the model does the task.
 
         It does the task if its accuracy is at least half-way from chance to 1.
         """

@@ -8,15 +8,18 @@ Each score is the mean attention weight there, from 0 to 1.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
+from mechheads.heads import name_of
 from mechheads.models.hooks import with_patterns
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
+from mechheads.runs.frames import tidy
+from mechheads.runs.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +28,7 @@ KINDS = ("previous token", "duplicate token", "induction")
 
 
 @dataclass(frozen=True)
-class HeadTypes:
+class HeadTypes(Result):
     """Every head's mean attention to what each kind of head attends to."""
 
     model: str
@@ -36,10 +39,24 @@ class HeadTypes:
         score, kind = max((float(self.scores[kind][layer, head]), kind) for kind in self.scores)
         return kind if score >= threshold else ""
 
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The strongest head of every type, and its score."""
+        heads = next(iter(self.scores.values())).shape[1]
+        best = {kind: divmod(int(found.argmax()), heads) for kind, found in self.scores.items()}
+        return {
+            kind: {"head": name_of(*head), "score": float(self.scores[kind][head])}
+            for kind, head in best.items()
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        listed = [f"{kind} {b['head']} ({b['score']:.2f})" for kind, b in self.headline.items()]
+        return f"Strongest heads of {self.model} by type: {', '.join(listed)}."
+
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: layer, head, and a column per kind."""
-        from mechheads.scoring.effects import tidy
-
         return tidy(("layer", "head"), self.scores)
 
 

@@ -41,7 +41,7 @@ def lexicon_of(source: Any) -> Lexicon:
         return source
     if isinstance(source, str):
         raise MechheadsError(
-            f"Expected a loaded model, got the name {source!r}. Load it: mechheads.load({source!r})."
+            f"Expected a loaded model, got the name {source!r}. Use mechheads.load({source!r})."
         )
     tokenizer = getattr(source, "tokenizer", source)
     if tokenizer is None:

@@ -23,7 +23,8 @@ class Pair:
 
     `answers` are alternatives (greater-than has many), each of one or more tokens and with its
     leading space where it has one; `wrong` likewise. `group` names what the prompt is about (two
-    people, two operands): a group is in the training or in the test split, never in both.
+    people, two operands): a group is in the training or in the test split, never in both. `subject`
+    is what the last question is about, where solved examples before it are part of the group.
     """
 
     clean: str
@@ -31,6 +32,7 @@ class Pair:
     answers: tuple[str, ...]
     wrong: tuple[str, ...]
     group: str = ""
+    subject: str = ""
 
 
 Maker = Callable[[random.Random], Pair]

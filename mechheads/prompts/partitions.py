@@ -45,7 +45,7 @@ def split_prompts(
 
 
 @dataclass(frozen=True)
-class Parts:
+class QuestionSplit:
     """By function, questions that rank the heads and others to answer.
 
     `too_long` is how many did not fit the model's context; `left_out` are the functions with too
@@ -57,17 +57,10 @@ class Parts:
     too_long: int
     left_out: Mapping[str, int]
 
-    @property
-    def missing(self) -> str:
-        """What was left out, in words."""
-        said = [f"{self.too_long} questions are too long for the model."] if self.too_long else []
-        said += [f"{name} has too few questions ({n})." for name, n in self.left_out.items()]
-        return " ".join(said)
-
 
 def split_questions(
     encoder: Encoder, sets: Sequence[Questions], *, n: int, rank: int, max_tokens: int
-) -> Parts:
+) -> QuestionSplit:
     """Up to `rank` questions of each function that rank, and up to n others that are answered."""
     names = [questions.name for questions in sets]
     if len(set(names)) < len(names):
@@ -88,7 +81,7 @@ def split_questions(
             f"({encoder.context} tokens) and that are not all about one thing. Give more of them."
         )
     too_long = sum(map(len, sets)) - sum(map(len, fitting))
-    return Parts(tuple(ranked), tuple(asked), too_long, left_out)
+    return QuestionSplit(tuple(ranked), tuple(asked), too_long, left_out)
 
 
 def split_sets(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment
+from jinja2 import Environment, PackageLoader
 
 from mechheads.runs.files import write_text
 
@@ -16,44 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title><style>
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; margin: 2rem auto; max-width: 72rem;
-  padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-table { border-collapse: collapse; } td, th { padding: .15rem 1rem .15rem 0; text-align: left;
-  vertical-align: top; }
-th { font-weight: 600; } td.number, th.number { text-align: right;
-  font-variant-numeric: tabular-nums; }
-p.note { color: #555; max-width: 48rem; } p.warning { background: #fff3cd; padding: .5rem 1rem;
-  border-left: 4px solid #E69F00; } p.headline { font-size: 1.15rem; max-width: 56rem; }
-pre { background: #f5f5f5; padding: .75rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-mark { background: #ffe08a; } td { overflow-wrap: break-word; max-width: 30rem; }
-td a { display: inline-block; min-width: 14rem; } .wide { overflow-x: auto; }
-@media print { body { margin: 0; max-width: none; } h2 { break-after: avoid; }
-  .figure, pre, tr { break-inside: avoid; } }
-</style></head>
-<body><h1>{{ title }}</h1>
-{% if headline %}<p class="headline">{{ headline }}</p>{% endif %}
-{% if warning %}<p class="warning">{{ warning }}</p>{% endif %}
-{% for section in sections %}<h2>{{ section.heading }}</h2>
-{% if section.text %}<p class="note">{{ section.text }}</p>{% endif %}
-{% set figure = figures[loop.index0] %}
-{% if figure %}<div class="figure">{{ figure|safe }}</div>{% endif %}
-{% if section.table %}<table>{% for key, value in section.table.items() %}
-<tr><th>{{ key }}</th><td>{{ value }}</td></tr>{% endfor %}</table>{% endif %}
-{% if section.frame is not none %}{% set sides = kinds(section.frame) %}
-<div class="wide"><table><tr>
-{% for name in section.frame.columns %}<th class="{{ sides[loop.index0] }}">{{ name }}</th>
-{% endfor %}</tr>
-{% for row in cells(section.frame) %}<tr>{% for cell in row %}
-<td class="{{ sides[loop.index0] }}">{% if cell in section.links %}
-<a href="{{ section.links[cell] }}">{{ cell }}</a>{% else %}{{ cell }}{% endif %}</td>
-{% endfor %}</tr>
-{% endfor %}</table></div>{% endif %}
-{% for code in section.code %}<pre>{{ code }}</pre>{% endfor %}
-{% endfor %}</body></html>
-"""
+PAGE = "page.html.j2"
 
 
 @dataclass(frozen=True)
@@ -88,7 +51,8 @@ def write_page(
             )
             script = False
         figures.append(drawn)
-    template = Environment(autoescape=True, trim_blocks=True).from_string(PAGE)
+    loader = PackageLoader("mechheads.reports", "")
+    template = Environment(autoescape=True, trim_blocks=True, loader=loader).get_template(PAGE)
     return write_text(
         file,
         template.render(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.runs.folder import Record
+from mechheads.runs.result import Result
 
 from .page import Section, write_markdown, write_page
 
@@ -15,19 +16,20 @@ def write_reports(
     folder: Path,
     title: str,
     sections: Sequence[Section],
-    record: Record,
-    headline: str,
-    warning: str | None = None,
-) -> None:
-    """report.html and report.md: the sections, all settings, provenance, and the command."""
-    about = [
-        Section("Settings", table={k: _shown(v) for k, v in record.settings.items()}),
-        Section("Provenance", table=_flat(record.provenance)),
-        Section("Make it again", code=[record.command]),
-    ]
-    words: dict[str, str] = {"headline": headline, "warning": warning or ""}
-    write_page(folder / REPORT, title, [*sections, *about], **words)
+    found: Result,
+    record: Record | None = None,
+) -> Path:
+    """report.html and report.md; a record adds the settings, the provenance and the command."""
+    about = []
+    if record is not None:
+        about = [
+            Section("Settings", table={k: _shown(v) for k, v in record.settings.items()}),
+            Section("Provenance", table=_flat(record.provenance)),
+            Section("Run it again", code=[record.line]),
+        ]
+    words = {"headline": found.sentence, "warning": " ".join(found.warnings)}
     write_markdown(folder / "report.md", title, [*sections, *about], **words)
+    return write_page(folder / REPORT, title, [*sections, *about], **words)
 
 
 def _shown(value: Any) -> object:

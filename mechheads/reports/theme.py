@@ -1,10 +1,7 @@
-"""How figures look, and the figure of head effects."""
+"""How figures look: colours, fonts, and names that plotly would misread."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from mechheads.metrics.token import METRICS
-from mechheads.scoring.effects import HeadEffects
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -15,49 +12,9 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 FONT: Mapping[str, Any] = {"family": "system-ui, sans-serif", "size": 13}
 
 
-def heat_map(effects: HeadEffects) -> "go.Figure":
-    """Layer by head, red for heads that help, blue for those that hinder, white at 0."""
-    import plotly.graph_objects as go
-
-    scores = effects.scores
-    low, high = effects.interval()
-    p_values = effects.p_values
-    layers, heads = scores.shape
-    letter = "H" if effects.unit == "head" else "KV"
-    largest = float(scores.abs().max()) or 1.0
-    said = effects.quantity or f"effect on<br>{METRICS[effects.metric].label}"
-    hover = [
-        [
-            f"L{layer}{letter}{head}<br>effect {float(scores[layer, head]):.4f}<br>"
-            f"95 % {float(low[layer, head]):.4f} to {float(high[layer, head]):.4f}<br>"
-            f"p (corrected) {float(p_values[layer, head]):.2g}"
-            for head in range(heads)
-        ]
-        for layer in range(layers)
-    ]
-    figure = go.Figure(
-        go.Heatmap(
-            z=scores.tolist(),
-            text=hover,
-            hovertemplate="%{text}<extra></extra>",
-            colorscale="RdBu_r",
-            zmid=0,
-            zmin=-largest,
-            zmax=largest,
-            colorbar={"title": {"text": said}},
-        )
-    )
-    figure.update_xaxes(title_text="head" if letter == "H" else "key-value head", dtick=1)
-    figure.update_yaxes(
-        title_text="layer", autorange="reversed", dtick=1 if layers <= 16 else 2, showgrid=False
-    )
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
-        height=max(320, 120 + 26 * layers),
-        margin={"t": 30, "r": 20},
-    )
-    return figure
+def styled(figure: "go.Figure", **layout: Any) -> "go.Figure":
+    """The look that all our figures share."""
+    return figure.update_layout(template="simple_white", font=FONT, **layout)
 
 
 def band(figure: Any, x: Any, low: Any, high: Any, color: str, **place: Any) -> None:

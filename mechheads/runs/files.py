@@ -1,9 +1,11 @@
 """Writes results: below the folder that was chosen, and each file whole or not at all."""
 
 import csv
+import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from mechheads.errors import MechheadsError
@@ -56,3 +58,18 @@ def replace_folder(place: Path, new: Path) -> None:
         place.rename(old)
     new.rename(place)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def digest(files: Sequence[Path]) -> str:
+    """SHA-256 of the contents, one after the other; an unchanged file is read once per process."""
+    return _digest(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+
+
+@lru_cache(maxsize=64)
+def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
+    found = hashlib.sha256()
+    for file, _, _ in files:
+        with file.open("rb") as stream:
+            for chunk in iter(lambda: stream.read(1 << 20), b""):
+                found.update(chunk)
+    return found.hexdigest()

@@ -1,18 +1,16 @@
-"""Run folders: what every verb leaves behind, in one format.
+"""Run folders: what every command leaves behind, in one format.
 
-A folder holds `result.json` (schema, verb, all settings, headline numbers, provenance, and the
+A folder holds `result.json` (schema, command, all settings, headline numbers, provenance, and the
 digest of every other file), tidy CSV files, reports, and `timings.json`, which alone may differ
 when the same settings run again on the same machine. It is filled under another name and renamed
 when it is whole, so that a killed run leaves nothing that looks finished.
 """
 
 import hashlib
-import inspect
 import json
 import math
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,42 +19,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError
-from .files import prepare, replace_folder, write_text
+from .files import digest, prepare, replace_folder, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
 RESULT, TIMINGS = "result.json", "timings.json"
-# Settings that say where to write and what to print, not what to compute.
-ASIDE = ("out", "quiet")
 
 
 @dataclass(frozen=True)
 class Record:
     """What result.json says of a run."""
 
-    verb: str
+    command: str
     settings: Mapping[str, Any]
     headline: Mapping[str, Any]
     provenance: Mapping[str, Any]
-
-    @property
-    def command(self) -> str:
-        """The command that makes the run again."""
-        return command(self.verb, self.settings)
+    line: str = ""  # the command line that repeats the run, for its report
 
     @property
     def origins(self) -> list[Mapping[str, Any]]:
         """The provenance of each model of the run."""
         parts = [part for part in self.provenance.values() if isinstance(part, Mapping)]
         return [self.provenance] if "threads" in self.provenance else parts
-
-
-def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A verb's arguments as settings: without where to write, and options among the others."""
-    kept = {name: value for name, value in given.items() if name not in ASIDE}
-    return kept | dict(sorted(kept.pop("options", {}).items()))
 
 
 def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
@@ -67,24 +53,9 @@ def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
     if not out:
         raise MechheadsError("--out is empty. Give a folder, such as runs.")
     text = json.dumps(settings, sort_keys=True, default=str)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    code = hashlib.sha256(text.encode()).hexdigest()[:8]
     words = [re.sub(r"[^\w.]+", "_", Path(part).name).strip("_.")[:60] for part in parts]
-    return prepare(Path(out).expanduser()) / "-".join([*filter(None, words), digest])
-
-
-def command(verb: str, settings: Mapping[str, Any]) -> str:
-    """python -m mechheads.VERB with every flag that is not at its default."""
-    from importlib import import_module
-
-    parameters = inspect.signature(_function(import_module, verb)).parameters
-    words = ["python", "-m", f"mechheads.{verb}"]
-    for name, value in settings.items():
-        default = parameters[name].default if name in parameters else None
-        flag = f"--{name.rstrip('_').replace('_', '-')}"
-        if name in ("task", "tasks", "model") or value != default:
-            switch = name in parameters and parameters[name].annotation is bool
-            words += [flag] if switch else [flag, str(value)]
-    return shlex.join(words)
+    return prepare(Path(out).expanduser()) / "-".join([*filter(None, words), code])
 
 
 @contextmanager
@@ -106,7 +77,7 @@ def filling(folder: Path) -> Iterator[Path]:
 
 
 def keep(
-    folder: Path, record: Record, timings: Mapping[str, float], write: Callable[[Path], None]
+    folder: Path, record: Record, timings: Mapping[str, float], write: Callable[[Path], Any]
 ) -> Path:
     """A finished run folder with what `write` puts into it."""
     with filling(folder) as partial:
@@ -123,24 +94,21 @@ def write_table(folder: Path, name: str, frame: "pd.DataFrame") -> Path:
 
 def finish(folder: Path, record: Record, timings: Mapping[str, float]) -> None:
     """Write result.json with the digests of all files that are there, and timings.json."""
-    digests = {
-        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(folder.iterdir())
-    }
+    digests = {file.name: digest([file]) for file in sorted(folder.iterdir())}
     content = {
         "schema": SCHEMA,
-        "verb": record.verb,
+        "command": record.command,
         "settings": dict(record.settings),
         "headline": dict(record.headline),
         "provenance": dict(record.provenance),
         "files": digests,
     }
-    write_text(folder / RESULT, json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / RESULT, json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n")
     rounded = {name: round(seconds, 3) for name, seconds in timings.items()}
     write_text(folder / TIMINGS, json.dumps(rounded, indent=1) + "\n")
 
 
-def read_run(folder: Path, verb: str | None = None) -> Record:
+def read_run(folder: Path, command: str | None = None) -> Record:
     """What a run's folder says; an error names the file that is missing, damaged or foreign."""
     file = folder / RESULT
     if not folder.is_dir():
@@ -152,19 +120,20 @@ def read_run(folder: Path, verb: str | None = None) -> Record:
         content = json.loads(file.read_text(encoding="utf-8"))
         schema, digests = content["schema"], dict(content["files"])
         parts = (content["settings"], content["headline"], content["provenance"])
-        record = Record(str(content["verb"]), *map(dict, parts))
+        settings, headline, provenance = map(dict, parts)
+        record = Record(str(content["command"]), settings, headline, provenance)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MechheadsError(f"{file} is damaged ({error!r}). Run it again.") from None
     if schema != SCHEMA:
         raise MechheadsError(f"{file} has schema {schema}, this version reads {SCHEMA}.")
-    for name, digest in digests.items():
+    for name, expected in digests.items():
         inside = folder / Path(name).name
         if not inside.is_file():
             raise MechheadsError(f"{folder} is damaged: {name} is missing. Run it again.")
-        if hashlib.sha256(inside.read_bytes()).hexdigest() != digest:
+        if digest([inside]) != expected:
             raise MechheadsError(f"{folder} is damaged: {name} was changed. Run it again.")
-    if verb is not None and record.verb != verb:
-        raise MechheadsError(f"{folder} is a run of {record.verb}, not of {verb}.")
+    if command is not None and record.command != command:
+        raise MechheadsError(f"{folder} is a run of {record.command}, not of {command}.")
     return record
 
 
@@ -176,16 +145,12 @@ def is_run(name: str) -> bool:
         return False
 
 
-def _function(import_module: Callable[[str], Any], verb: str) -> Callable[..., None]:
-    return getattr(import_module(f"mechheads.{verb}"), verb)
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Values that JSON has: what is not a number becomes null."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -18,19 +18,6 @@ from .files import write_bytes
 
 SCHEMA = 1
 R = TypeVar("R")
-
-
-class Result:
-    """A frozen dataclass of this kind saves itself."""
-
-    def save(self, file: Path) -> Path:
-        """Write it whole or not at all, as safetensors."""
-        return save_result(self, file)
-
-    @classmethod
-    def load(cls: type[R], file: Path) -> R:
-        """Read what `save` wrote."""
-        return load_result(cls, file)
 
 
 def save_result(result: Any, file: Path) -> Path:
@@ -72,6 +59,10 @@ def _pack(result: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any
         elif isinstance(value, Mapping) and any(isinstance(v, Tensor) for v in value.values()):
             tensors |= {f"{name}/{key}": v for key, v in value.items()}
             plain[field.name] = list(value)
+        elif isinstance(value, Mapping) and any(map(dataclasses.is_dataclass, value.values())):
+            plain[field.name] = {
+                key: _pack(inner, f"{name}/{key}.", tensors) for key, inner in value.items()
+            }
         else:
             plain[field.name] = value
     return plain
@@ -90,6 +81,11 @@ def _unpack(kind: Any, plain: Mapping[str, Any], prefix: str, tensors: Mapping[s
                 _unpack(inner[0], part, f"{name}.{i}.", tensors)
                 for i, part in enumerate(plain[field.name])
             )
+        elif inner and get_origin(hints[field.name]) is Mapping:
+            given[field.name] = {
+                key: _unpack(inner[0], part, f"{name}/{key}.", tensors)
+                for key, part in plain[field.name].items()
+            }
         elif inner and plain[field.name] is not None:
             given[field.name] = _unpack(inner[0], plain[field.name], f"{name}.", tensors)
         elif any(key.startswith(f"{name}/") for key in tensors):

@@ -1,4 +1,4 @@
-"""What every method does with its batches: effects of some prompts at a time become those of all."""
+"""The loop that all scoring methods share: effects of a batch at a time become those of all."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

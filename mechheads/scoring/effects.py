@@ -1,6 +1,6 @@
 """What every scoring method gives: how far each head moves the metric, prompt by prompt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.runs.serialization import Result
+from mechheads.heads import name_of
+from mechheads.runs.frames import tidy
+from mechheads.runs.result import Result
 
 from . import statistics
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,31 @@ class HeadEffects(Result):
         }
         return tidy(("layer", "head"), columns)
 
-    def plot(self) -> "go.Figure":
-        """The heat map: layer by head."""
-        from mechheads.reports.theme import heat_map
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The strongest head, and how many have an effect."""
+        layer, head = self.ranking()[0]
+        return {
+            "strongest": f"L{layer}{self.letter}{head}",
+            "effect": float(self.scores[layer, head]),
+            "significant": int((self.p_values < 0.05).sum()),
+            "total": self.total,
+        }
 
-        return heat_map(self)
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        found = self.headline
+        return (
+            f"{self.task} on {self.model}, {self.method}: the strongest {self.unit} is "
+            f"{found['strongest']} ({found['effect']:+.3f}); {found['significant']} of "
+            f"{self.scores.numel()} have an effect (corrected p < 0.05)."
+        )
+
+    @property
+    def letter(self) -> str:
+        """H in L9H6; KV where a column stands for a key-value head."""
+        return "H" if self.unit == "head" else "KV"
 
     def top(self, k: int = 10, *, signed: bool = False) -> "pd.DataFrame":
         """The rows of the k strongest heads, named L9H6."""
@@ -96,13 +117,12 @@ class HeadEffects(Result):
             raise MechheadsError(f"top takes 0 or more heads, got {k}.")
         best = self.ranking(signed=signed)[:k]
         frame = self.frame().set_index(["layer", "head"]).loc[best].reset_index()
-        letter = "H" if self.unit == "head" else "KV"
-        frame.insert(0, "name", [f"L{layer}{letter}{head}" for layer, head in best])
+        frame.insert(0, "name", [f"L{layer}{self.letter}{head}" for layer, head in best])
         return frame
 
 
 @dataclass(frozen=True)
-class PositionEffects:
+class PositionEffects(Result):
     """How far each head moves the metric when it is changed at one position alone."""
 
     task: str
@@ -118,6 +138,29 @@ class PositionEffects:
         """Mean over prompts."""
         return self.values.mean(0)
 
+    @property
+    def strongest(self) -> tuple[int, int, int]:
+        """Layer, head and position of the largest effect, by size."""
+        flat = int(self.scores.abs().argmax())
+        layer, rest = divmod(flat, self.scores[0].numel())
+        return layer, *divmod(rest, self.scores.shape[2])
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The head and position that matter most."""
+        layer, head, position = self.strongest
+        effect = float(self.scores[layer, head, position])
+        return {"strongest": name_of(layer, head), "position": position, "effect": effect}
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        found = self.headline
+        return (
+            f"{self.task} on {self.model}: the largest effect is {found['effect']:+.3f}, of "
+            f"{found['strongest']} at position {found['position']}."
+        )
+
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: layer, head, position, effect, se, ci_low, ci_high, p_value."""
         columns = {
@@ -127,13 +170,3 @@ class PositionEffects:
             "p_value": statistics.p_values(self.values),
         }
         return tidy(("layer", "head", "position"), columns)
-
-
-def tidy(names: Sequence[str], columns: Mapping[str, Tensor]) -> "pd.DataFrame":
-    """One row per cell: its indices under `names`, and what each column says of it."""
-    import pandas as pd
-
-    shape = next(iter(columns.values())).shape
-    places = torch.cartesian_prod(*(torch.arange(size) for size in shape))
-    table = {name: places[:, i].numpy() for i, name in enumerate(names)}
-    return pd.DataFrame(table | {key: value.flatten().numpy() for key, value in columns.items()})

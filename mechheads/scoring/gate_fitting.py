@@ -39,18 +39,18 @@ from mechheads.progress import bar, say
 from mechheads.prompts import Prompts
 from mechheads.prompts.batches import Batch, minibatches
 
-from .gate_roles import Gating, tenth_of, unfinished
+from .gate_roles import Gates, tenth_of, unfinished
 
 # Prompts per update, by device: 64 in the paper; a CPU would take an hour for ten seeds.
 BATCHES = {"cpu": 8}
 USUAL_BATCH = 64
-Gates = Float[Tensor, "variant layer head"]
+GateTensor = Float[Tensor, "variant layer head"]
 # Every variant's loss at an update, given its gates, and the gradient by the gates.
-Slope = Callable[[int, Gates], tuple[Float[Tensor, " variant"], Gates]]
+Slope = Callable[[int, GateTensor], tuple[Float[Tensor, " variant"], GateTensor]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FitSettings:
     """How gates are fitted. Rates are those of the first and the last update.
 
     `strength` is the paper's lambda. Without a `batch` it is 64 prompts, on a CPU 8. `seed` is that
@@ -83,14 +83,14 @@ class Recipe:
                     f"got {','.join(map(str, rates))}."
                 )
 
-    def settled(self, model: Model, prompts: int) -> "Recipe":
+    def settled(self, model: Model, prompts: int) -> "FitSettings":
         """With the batch that suits the model's device, of no more prompts than there are."""
         usual = BATCHES.get(device_of(model).type, USUAL_BATCH)
         return replace(self, batch=min(self.batch or usual, prompts))
 
 
 @dataclass(frozen=True)
-class Course:
+class Minibatches:
     """All prompts, in a batch per length; an update draws `size` of them.
 
     A pass holds at most `budget` tokens, unless one prompt in one variant has more.
@@ -112,7 +112,7 @@ class Course:
         rng = random.Random(f"{self.seed}/{update}")
         return self.cut(torch.tensor(rng.sample(range(len(self)), self.size)))
 
-    def slope(self, update: int, gates: Gates) -> tuple[Float[Tensor, " variant"], Gates]:
+    def slope(self, update: int, gates: GateTensor) -> tuple[Float[Tensor, " variant"], GateTensor]:
         """Mean loss of an update's prompts for every variant, and its gradient by the gates."""
         losses, gradient = gates.new_zeros(len(gates)), torch.zeros_like(gates)
         for batch, some in self.passes(self.drawn(update), len(gates)):
@@ -124,14 +124,14 @@ class Course:
         return losses / self.size, gradient / self.size
 
     @torch.no_grad()
-    def nll(self, gates: Gates) -> Float[Tensor, " variant"]:
+    def nll(self, gates: GateTensor) -> Float[Tensor, " variant"]:
         """Mean loss of all prompts for every variant."""
         losses = gates.new_zeros(len(gates))
         for batch, some in self.passes(self.cut(torch.arange(len(self))), len(gates)):
             losses[some] += self.nll_of(batch, gates[some]).sum(-1).to(losses)
         return losses / len(self)
 
-    def nll_of(self, batch: Batch, gates: Gates) -> Float[Tensor, "variant prompt"]:
+    def nll_of(self, batch: Batch, gates: GateTensor) -> Float[Tensor, "variant prompt"]:
         """Negative log probability per token of every prompt's target."""
         with torch.no_grad():
             entering = embed(self.model, batch.clean)
@@ -185,18 +185,18 @@ def take(batch: Batch, chosen: Int[Tensor, " chosen"]) -> Batch:
     )
 
 
-def make_course(
-    model: Model, prompts: Prompts, recipe: Recipe, budget: int | None = None
-) -> Course:
+def make_minibatches(
+    model: Model, prompts: Prompts, recipe: FitSettings, budget: int | None = None
+) -> Minibatches:
     """The clean prompts with their answers; wrong answers are not needed."""
     assert recipe.batch is not None
     targets = replace(prompts, pairs=tuple(replace(pair, wrong=()) for pair in prompts.pairs))
     every = minibatches(encoder_of(model), targets, len(prompts), recipe.seed)
     engine, budget = engine_for(model), budget_for(model, budget)
-    return Course(model, engine, every, recipe.batch, recipe.seed, budget)
+    return Minibatches(model, engine, every, recipe.batch, recipe.seed, budget)
 
 
-def first_logits(recipe: Recipe, shape: tuple[int, int]) -> Float[Tensor, "seed layer head"]:
+def first_logits(recipe: FitSettings, shape: tuple[int, int]) -> Float[Tensor, "seed layer head"]:
     """Gates drawn evenly from 0 to 1, as logits; a seed's do not depend on how many there are."""
     drawn = [
         torch.rand(shape, generator=torch.Generator().manual_seed(recipe.seed * 100_003 + i))
@@ -208,16 +208,16 @@ def first_logits(recipe: Recipe, shape: tuple[int, int]) -> Float[Tensor, "seed 
 def fit_gates(
     model: Model,
     prompts: Prompts,
-    recipe: Recipe | None = None,
+    recipe: FitSettings | None = None,
     *,
     budget: int | None = None,
     quiet: bool = False,
-) -> Gating:
+) -> Gates:
     """The three fits of every seed on the clean prompts and their answers."""
-    recipe = recipe or Recipe()
+    recipe = recipe or FitSettings()
     recipe.check()
     recipe = recipe.settled(model, len(prompts))
-    course = make_course(model, prompts, recipe, budget)
+    course = make_minibatches(model, prompts, recipe, budget)
     start = first_logits(recipe, shape_of(model).grid)
     start = start.to(torch.float64 if dtype_of(model) == torch.float64 else torch.float32)
     n, ungated = recipe.seeds, course.nll(torch.ones_like(start[:1])).item()
@@ -235,7 +235,7 @@ def fit_gates(
         both = torch.cat([getattr(free, name), getattr(pulled, name)])
         return both.unflatten(0, (3, n))
 
-    found = Gating(
+    found = Gates(
         prompts.task,
         model_name(model),
         gates[:n],
@@ -271,7 +271,7 @@ def descend(
     logits: Float[Tensor, "variant layer head"],
     pull: Float[Tensor, " variant"],
     rates: tuple[float, float],
-    recipe: Recipe,
+    recipe: FitSettings,
     progress: Any,
 ) -> Fit:
     """Adam on the logits of all variants."""

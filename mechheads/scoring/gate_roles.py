@@ -6,23 +6,19 @@ interference = 1 - G+        shut even while gates are pulled open
 A head has a role where the score is 0.5 or more.
 """
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
-from scipy import stats
 from torch import Tensor
 
-from mechheads.runs.serialization import Result
-
-from .effects import HeadEffects
+from mechheads.runs.frames import tidy
+from mechheads.runs.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 ROLES = ("facilitation", "irrelevance", "interference")
 NAMES = {
@@ -36,7 +32,7 @@ REST = 0.05  # a gate that moves by less, mean over heads, has come to rest
 
 
 @dataclass(frozen=True)
-class Gating(Result):
+class Gates(Result):
     """The gates of every seed: `free` of any pull, and pulled open (`plus`) and shut (`minus`).
 
     `losses` and `means` are the targets' loss and the mean gate at every update of the three fits,
@@ -90,8 +86,6 @@ class Gating(Result):
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: seed, layer, head, g_plus, g_minus and the three scores."""
-        from .effects import tidy
-
         columns = {"g_plus": self.plus, "g_minus": self.minus}
         columns |= {role: self.score(role) for role in ROLES}
         return tidy(("seed", "layer", "head"), columns)
@@ -129,74 +123,30 @@ class Gating(Result):
         return [divmod(i, mean.shape[1]) for i in order.tolist()]
 
     @property
-    def warnings(self) -> list[str]:
+    def warnings(self) -> tuple[str, ...]:
         """Signs that a fit has not come to its end."""
         found = [
             unfinished(fit, self.losses[i], self.moved[i], self.nll[i], self.ungated)
             for i, fit in enumerate(FITS)
         ]
-        return list(dict.fromkeys(words for words in found if words))
-
-    def plot(self) -> "go.Figure":
-        """Heat maps of the three scores, mean over seeds."""
-        from mechheads.gating.figures import draw_scores
-
-        return draw_scores(self)
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Gating beside patching: rank correlation of facilitation with the effect of each head, and
-    Welch's t of facilitation between the heads that patching finds significant and the rest.
-    """
-
-    correlation: float
-    correlation_p: float
-    significant: int
-    t: float
-    t_p: float
+        return tuple(dict.fromkeys(words for words in found if words))
 
     @property
-    def headline(self) -> dict[str, float]:
-        """For result.json."""
+    def headline(self) -> dict[str, Any]:
+        """The share of heads that have each role, and the loss with and without gates."""
         return {
-            "rank_correlation": self.correlation,
-            "rank_correlation_p": self.correlation_p,
-            "patching_significant_heads": self.significant,
-            "welch_t": self.t,
-            "welch_p": self.t_p,
+            **{f"share_{role}": share for role, share in self.shares().items()},
+            "nll_ungated": self.ungated,
+            **{f"nll_{fit}": self.nll[i].mean().item() for i, fit in enumerate(FITS)},
+            "batch": self.settings["batch"],
         }
 
     @property
-    def table(self) -> dict[str, str]:
-        """For a report."""
-        welch = "not defined: one of the groups has fewer than two heads"
-        if self.t == self.t:
-            welch = f"t = {self.t:.2f}, p = {self.t_p:.2g}"
-        return {
-            "Rank correlation of facilitation and patching effect (Spearman)": (
-                f"{self.correlation:.2f}, p = {self.correlation_p:.2g}"
-            ),
-            "Heads that patching finds significant (corrected p < 0.05)": str(self.significant),
-            "Facilitation of these against all others (Welch)": welch,
-        }
-
-
-def agreement(found: Gating, effects: HeadEffects) -> Agreement:
-    """Compare with the effects of patching on the same task."""
-    facilitation = found.facilitation.mean(0).flatten().double().numpy()
-    effect = effects.scores.flatten().double().numpy()
-    chosen = (effects.p_values < 0.05).flatten().numpy()
-    t = t_p = float("nan")
-    with warnings.catch_warnings():
-        # Heads that a pull took to its end are all the same, which scipy takes for a mistake.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        ranks: Any = stats.spearmanr(facilitation, effect)
-        if min(chosen.sum(), (~chosen).sum()) > 1:
-            groups = facilitation[chosen], facilitation[~chosen]
-            welch: Any = stats.ttest_ind(*groups, equal_var=False)
-            t, t_p = float(welch.statistic), float(welch.pvalue)
-    return Agreement(float(ranks.statistic), float(ranks.pvalue), int(chosen.sum()), t, t_p)
+    def sentence(self) -> str:
+        """The roles in words."""
+        shares = self.shares()
+        parts = ", ".join(f"{shares[role]:.0%} {NAMES[role]}" for role in shares)
+        return f"Of the {self.plus[0].numel()} heads, for {self.name}: {parts}."
 
 
 def tenth_of(updates: int) -> int:

@@ -7,7 +7,7 @@ from mechheads.observe.evaluation import evaluate
 from mechheads.prompts import Prompts
 
 from .effects import HeadEffects
-from .gate_fitting import Recipe, fit_gates
+from .gate_fitting import FitSettings, fit_gates
 
 
 def gating(
@@ -26,7 +26,7 @@ def gating(
     Fits three sets of gates per seed, to the log probability of the answers whatever the metric:
     a forward and a backward pass per update. Values and their spread are over seeds.
     """
-    recipe = Recipe(seeds=seeds, updates=updates, batch=batch)
+    recipe = FitSettings(seeds=seeds, updates=updates, batch=batch)
     found = fit_gates(model, prompts, recipe, budget=budget, quiet=quiet)
     untouched = evaluate(model, prompts, metric, quiet=True)
     clean, corrupt = (

@@ -31,11 +31,13 @@ from mechheads.models.model import Model, model_name, shape_of
 from mechheads.models.weights import input_weights, output_weights, through_first_norm
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
+from mechheads.runs.frames import tidy
+from mechheads.runs.result import Result
 
 from . import statistics
 from .batching import BatchEffects, score_batches
 from .direct_logit_attribution import check_writes
-from .effects import HeadEffects, tidy
+from .effects import HeadEffects
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +46,7 @@ INPUTS = ("q", "k", "v")
 
 
 @dataclass(frozen=True)
-class EdgeEffects:
+class EdgeEffects(Result):
     """How far each path from a sender to a receiver's input moves the metric, on average.
 
     Positive: the path helps. Paths that do not exist (the receiver is not in a later layer) are 0.
@@ -68,6 +70,22 @@ class EdgeEffects:
             table.insert(4, "input", part)
             parts.append(table[table.from_layer < table.to_layer])
         return pd.concat(parts, ignore_index=True)
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The strongest path."""
+        row: Any = self.strongest(1).iloc[0]
+        ends = name_of(row.from_layer, row.from_head), name_of(row.to_layer, row.to_head)
+        return {"strongest": f"{ends[0]} to {ends[1]}.{row.input}", "effect": float(row.effect)}
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        found = self.headline
+        return (
+            f"{self.task} on {self.model}: the strongest path between heads is "
+            f"{found['strongest']} ({found['effect']:+.4f}, estimated)."
+        )
 
     def strongest(self, k: int = 10) -> "pd.DataFrame":
         """The k paths with the largest effects, by size."""

@@ -9,7 +9,6 @@ A sweep's folder:
 """
 
 import contextlib
-import io
 import json
 import shutil
 import sys
@@ -17,11 +16,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
+from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError
-from mechheads.models.cache import keeping_models
+from mechheads.jobs.run import Session, run_job
+from mechheads.models.cache import ModelCache
 from mechheads.models.devices import with_threads
 from mechheads.progress import bar, watched
 from mechheads.runs.files import prepare, replace_folder, write_text
@@ -34,7 +34,7 @@ INDEX, SUMMARY = "index.html", "sweep.json"
 
 
 @dataclass(frozen=True)
-class Run:
+class CellRun:
     """The run of a finished cell."""
 
     folder: Path
@@ -48,7 +48,7 @@ class Done:
     cell: Cell
     error: str | None
     seconds: float
-    run: Run | None = None
+    run: CellRun | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Sweep:
 
     out: Path
     cells: Sequence[Cell]
-    runs: dict[Cell, Run]
+    runs: dict[Cell, CellRun]
     errors: dict[Cell, str]
 
 
@@ -67,23 +67,25 @@ Runner = Callable[[list[Cell], Path], Iterator[Done | int]]
 
 @contextlib.contextmanager
 def alone(out: Path) -> Iterator[None]:
-    """Keeps other sweeps out of the folder until this one, or its process, has ended."""
-    import fcntl
+    """Keep other sweeps out of the folder until this one, or its process, has ended."""
+    from filelock import FileLock, Timeout
 
-    with contextlib.ExitStack() as stack:
-        try:
-            stream = stack.enter_context((out / LOCK).open("a"))
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise MechheadsError(
-                f"another sweep is writing to {out}. Wait for it, or choose another --out."
-            ) from None
-        except OSError as error:
-            raise MechheadsError(f"cannot lock {out / LOCK} ({error.strerror}).") from None
+    lock = FileLock(out / LOCK, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise MechheadsError(
+            f"another sweep is writing to {out}. Wait for it, or choose another --out."
+        ) from None
+    except OSError as error:
+        raise MechheadsError(f"cannot lock {out / LOCK} ({error.strerror}).") from None
+    try:
         yield
+    finally:
+        lock.release()
 
 
-def finished(out: Path, cell: Cell) -> Run | None:
+def finished(out: Path, cell: Cell) -> CellRun | None:
     """The cell's run, if it is there and whole, and its inputs have not changed since.
 
     Inputs that cannot be found now have not changed: a disk may not be mounted.
@@ -94,7 +96,7 @@ def finished(out: Path, cell: Cell) -> Run | None:
         return None
     for folder in sorted(place.glob("[!.]*/")):
         with contextlib.suppress(MechheadsError):
-            return Run(folder, read_run(folder, cell.verb))
+            return CellRun(folder, read_run(folder, cell.command))
     return None
 
 
@@ -107,7 +109,7 @@ def runs_in(folder: Path) -> dict[str, Path | None]:
     """The run folder of every cell of a sweep that has ended, by the cell's label."""
     try:
         rows = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        found = {f"{row['verb']} {row['cell']}": row.get("report") for row in rows}
+        found = {f"{row['command']} {row['cell']}": row.get("report") for row in rows}
         runs = {cell: folder / Path(at).parent if at else None for cell, at in found.items()}
         if not runs:
             raise ValueError("it has no cells")
@@ -139,7 +141,7 @@ def look(cells: Sequence[Cell], out: Path) -> Sweep:
 
 
 def complete(sweep: Sweep, runner: Runner, quiet: bool) -> None:
-    """Run the cells that are not finished, and add what becomes of them to the sweep."""
+    """CellRun the cells that are not finished, and add what becomes of them to the sweep."""
     left = [cell for cell in sweep.cells if cell not in sweep.runs]
     total, running, failed = len(sweep.cells), 0, 0
     with bar(total, "Cells", quiet, initial=total - len(left)) as progress:
@@ -155,8 +157,8 @@ def complete(sweep: Sweep, runner: Runner, quiet: bool) -> None:
             progress.set_postfix(running=running, failed=failed)
 
 
-def run_cell(cell: Cell, out: Path) -> Done:
-    """Run one cell here, unless it is finished: Ray may try again what had ended."""
+def run_cell(cell: Cell, out: Path, session: Session | None = None) -> Done:
+    """CellRun one cell here, unless it is finished: Ray may try again what had ended."""
     start = time.monotonic()
     run, error = finished(out, cell), None
     if run is not None:
@@ -167,9 +169,8 @@ def run_cell(cell: Cell, out: Path) -> Done:
         place.mkdir(parents=True)
         if cell.inputs:
             write_text(place / INPUTS, json.dumps(dict(cell.inputs), indent=1) + "\n")
-        verb = getattr(import_module(f"mechheads.{cell.verb}"), cell.verb)
-        with contextlib.redirect_stdout(io.StringIO()):
-            verb(**dict(cell.settings), out=str(place), quiet=True)
+        settings = COMMANDS[cell.command].in_full(dict(cell.settings))
+        run_job(cell.command, settings, str(place), session or Session(quiet=True))
         replace_folder(out / CELLS / cell.name, place)
         run = finished(out, cell)
         error = None if run else "it left no run folder that can be read"
@@ -198,10 +199,11 @@ def here(threads: int | None = None) -> Runner:
     """One after the other, in this process, with so many threads; models stay loaded."""
 
     def runner(cells: list[Cell], out: Path) -> Iterator[Done | int]:
-        with keeping_models(), with_threads(threads):
+        session = Session(ModelCache(), quiet=True)
+        with with_threads(threads):
             for cell in cells:
                 yield 1
-                yield run_cell(cell, out)
+                yield run_cell(cell, out, session)
 
     return runner
 

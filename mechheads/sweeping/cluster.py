@@ -11,21 +11,23 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mechheads.errors import MechheadsError
-from mechheads.models.cache import keep_models
-from mechheads.scoring import registry as methods
+from mechheads.jobs.run import Session
+from mechheads.models.cache import ModelCache
+from mechheads.scoring.effects import HeadEffects
 
 from .cells import Done, Runner, describe, finished, partial, run_cell
 from .grid import Cell
 
 
 @dataclass(frozen=True)
-class Desk:
+class Workplace:
     """What a worker works with: the sweep's folder, the folder of relative paths, threads."""
 
     out: Path
@@ -49,12 +51,12 @@ def on_cluster(address: str, cpus: float = 1.0, gpus: float = 0.0, split: bool =
             worker = ray.remote(**worker_options(cpus, gpus))
             run, layer = worker(_run), worker(_layer)
             manager = ray.remote(num_cpus=0, max_retries=5)(_share)
-            desk = Desk(out.resolve(), Path.cwd(), max(1, int(cpus)))
+            workplace = Workplace(out.resolve(), Path.cwd(), max(1, int(cpus)))
             for cell in cells:
                 if split and _can_share(cell):
-                    waiting[manager.remote(layer, run, cell, desk)] = cell
+                    waiting[manager.remote(layer, run, cell, workplace)] = cell
                 else:
-                    waiting[run.remote(cell, desk)] = cell
+                    waiting[run.remote(cell, workplace)] = cell
             while waiting:
                 yield _running(out, waiting.values())
                 ready, _ = ray.wait(list(waiting), num_returns=1, timeout=2)
@@ -85,36 +87,34 @@ def find_ray() -> Any:
     return ray
 
 
-def _run(cell: Cell, desk: Desk, known: methods.Given | None = None) -> Done:
+def _run(cell: Cell, workplace: Workplace, effects: HeadEffects | None = None) -> Done:
     """In a worker, which keeps the models it has loaded."""
-    _prepare(desk)
-    with methods.given(known) if known is not None else nullcontext():
-        return run_cell(cell, desk.out)
+    _prepare(workplace)
+    return run_cell(cell, workplace.out, Session(_models(), effects, quiet=True))
 
 
-def _layer(cell: Cell, layer: int | None, desk: Desk) -> Any:
+def _layer(cell: Cell, layer: int | None, workplace: Workplace) -> Any:
     """In a worker: the effects of a layer's heads; without a layer, how many there are."""
-    from mechheads.discover import patch_layer
+    from mechheads.jobs.discovery import patch_layer
 
-    _prepare(desk)
-    return patch_layer(layer, dict(cell.settings))
+    _prepare(workplace)
+    return patch_layer(layer, dict(cell.settings), Session(_models(), quiet=True))
 
 
-def _share(layer: Any, run: Any, cell: Cell, desk: Desk) -> Done:
+def _share(layer: Any, run: Any, cell: Cell, workplace: Workplace) -> Done:
     """A discover cell whose layers are patched by many workers; one of them does the rest."""
     ray, start = find_ray(), time.monotonic()
-    if (found := finished(desk.out, cell)) is not None:
+    if (found := finished(workplace.out, cell)) is not None:
         return Done(cell, None, 0.0, found)
     try:
-        count = ray.get(layer.remote(cell, None, desk))
-        parts = ray.get([layer.remote(cell, i, desk) for i in range(count)])
+        count = ray.get(layer.remote(cell, None, workplace))
+        parts = ray.get([layer.remote(cell, i, workplace) for i in range(count)])
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         why = str(cause) if isinstance(cause, MechheadsError) else describe(cause)
         return Done(cell, why, time.monotonic() - start)
-    values = sum(part.effects.values for part in parts)
-    whole = replace(parts[0], effects=replace(parts[0].effects, values=values))
-    return replace(ray.get(run.remote(cell, desk, whole)), seconds=time.monotonic() - start)
+    whole = replace(parts[0], values=sum(part.values for part in parts))
+    return replace(ray.get(run.remote(cell, workplace, whole)), seconds=time.monotonic() - start)
 
 
 def _ended(ray: Any, ref: Any, cell: Cell, out: Path) -> Done:
@@ -133,16 +133,21 @@ def _running(out: Path, cells: Iterable[Cell]) -> int:
 
 
 def _can_share(cell: Cell) -> bool:
-    return cell.verb == "discover" and dict(cell.settings).get("method", "patch") == "patch"
+    return cell.command == "discover" and dict(cell.settings).get("method", "patch") == "patch"
 
 
-def _prepare(desk: Desk) -> None:
+def _prepare(workplace: Workplace) -> None:
     import torch
 
     with suppress(OSError):  # a node that lacks the folder can still do cells without such paths
-        os.chdir(desk.cwd)
-    torch.set_num_threads(desk.threads)
-    keep_models()
+        os.chdir(workplace.cwd)
+    torch.set_num_threads(workplace.threads)
+
+
+@cache
+def _models() -> ModelCache:
+    """The models of this worker process."""
+    return ModelCache()
 
 
 def _check_room(nodes: Iterable[dict[str, Any]], cpus: float, gpus: float) -> None:

@@ -1,15 +1,16 @@
 """What cells read besides their settings: a cell whose files have changed is to be run again."""
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError
 from mechheads.models import locate
+from mechheads.runs.files import digest
 
-from .grid import MODELS, TASKS, Cell, in_full
+from .grid import MODELS, TASKS, Cell
 
 
 def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
@@ -21,7 +22,7 @@ def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
     digests: dict[tuple[str, bool], str] = {}
     made = []
     for cell in cells:
-        given = in_full(cell.verb, dict(cell.settings))
+        given = COMMANDS[cell.command].in_full(dict(cell.settings))
         found = {}
         for name in (*TASKS, *MODELS):
             for part in str(given.get(name, "")).split(","):
@@ -36,14 +37,8 @@ def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
 
 def _digest(name: str, model: bool) -> str:
     """SHA-256 of the files behind a name; empty where there are none on this machine."""
-    digest = hashlib.sha256()
-    files: list[Path] = []
     with suppress(MechheadsError, OSError):
         path = Path(name).expanduser()
         here = path.is_dir() or name in (*locate.embedded(), *locate.FETCHABLE)
-        files = locate.find(name, quiet=True).every_file if model and here else [path]
-        for file in files:
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        return digest.hexdigest() if files else ""
+        return digest(locate.find(name, quiet=True).every_file if model and here else [path])
     return ""

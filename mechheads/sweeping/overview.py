@@ -1,4 +1,4 @@
-"""The overview of a sweep: small multiples and a table of headline numbers with links, by verb."""
+"""The overview of a sweep: for every command small multiples and a table of headline numbers."""
 
 import html
 import json
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechheads.cli.commands import COMMANDS
 from mechheads.reports.page import Section, write_page
 from mechheads.runs.files import write_text
 
 from .cells import CELLS, INDEX, SUMMARY, Sweep
-from .grid import TASKS, Cell, in_full
+from .grid import TASKS, Cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +112,7 @@ class Line:
     points: "pd.Series"
 
 
-def write_overview(sweep: Sweep, command: str) -> Path:
+def write_overview(sweep: Sweep, line: str) -> Path:
     """index.html and sweep.json: what every cell found, or why it failed."""
     rows = [_row(sweep, cell) for cell in sweep.cells]
     write_text(sweep.out / SUMMARY, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
@@ -120,8 +121,11 @@ def write_overview(sweep: Sweep, command: str) -> Path:
         sweep.out / INDEX,
         "Sweep",
         [
-            *(_section(sweep, verb, rows) for verb in dict.fromkeys(c.verb for c in sweep.cells)),
-            Section("Make it again", code=[command]),
+            *(
+                _section(sweep, command, rows)
+                for command in dict.fromkeys(c.command for c in sweep.cells)
+            ),
+            Section("Run it again", code=[line]),
         ],
         headline=f"{states.count('done')} of {len(rows)} cells are done, "
         f"{states.count('failed')} failed.",
@@ -144,7 +148,7 @@ def mixture(sweep: Sweep) -> str:
 
 
 def _row(sweep: Sweep, cell: Cell) -> dict[str, Any]:
-    row: dict[str, Any] = {"verb": cell.verb, "cell": cell.label}
+    row: dict[str, Any] = {"command": cell.command, "cell": cell.label}
     if cell in sweep.errors:
         return row | {"state": "failed", "error": sweep.errors[cell]}
     if cell not in sweep.runs:
@@ -154,12 +158,12 @@ def _row(sweep: Sweep, cell: Cell) -> dict[str, Any]:
     return row | {"state": "done", "report": report, "headline": dict(run.record.headline)}
 
 
-def _section(sweep: Sweep, verb: str, rows: Sequence[Mapping[str, Any]]) -> Section:
-    """The verb's figure and its table: a line per cell, or per part of a cell that has parts."""
+def _section(sweep: Sweep, command: str, rows: Sequence[Mapping[str, Any]]) -> Section:
+    """The command's figure and its table: a line per cell, or per part of a cell that has parts."""
     import pandas as pd
 
-    cells = [cell for cell in sweep.cells if cell.verb == verb]
-    own = [row for row in rows if row["verb"] == verb]
+    cells = [cell for cell in sweep.cells if cell.command == command]
+    own = [row for row in rows if row["command"] == command]
     table, links = [], {}
     for cell, row in zip(cells, own, strict=True):
         headline = row.get("headline", {})
@@ -168,21 +172,21 @@ def _section(sweep: Sweep, verb: str, rows: Sequence[Mapping[str, Any]]) -> Sect
         if "report" in row:
             links[label] = row["report"]
         for part, numbers in headline.get("parts", {"": headline}).items():
-            line = {"cell": label} | ({"of": part} if part else {}) | _numbers(verb, numbers)
+            line = {"cell": label} | ({"of": part} if part else {}) | _numbers(command, numbers)
             table.append(line | {"notes": _notes(row, headline, numbers)})
     frame = pd.DataFrame(table)
     notes = frame.pop("notes")
     if any(notes):
         frame["notes"] = notes  # behind the numbers of all cells
-    lines = list(_lines(sweep, verb))
-    figure = _draw(lines, DRAWINGS[verb].titles) if lines else None
-    return Section(verb, figure=figure, frame=frame, links=links)
+    lines = list(_lines(sweep, command))
+    figure = _draw(lines, DRAWINGS[command].titles) if lines else None
+    return Section(command, figure=figure, frame=frame, links=links)
 
 
-def _numbers(verb: str, headline: Mapping[str, Any]) -> dict[str, Any]:
-    """The verb's numbers by their names; `heads multiplier` is inside of `heads`."""
+def _numbers(command: str, headline: Mapping[str, Any]) -> dict[str, Any]:
+    """The command's numbers by their names; `heads multiplier` is inside of `heads`."""
     found = {}
-    for name in DRAWINGS[verb].numbers:
+    for name in DRAWINGS[command].numbers:
         value: Any = headline
         for key in name.split(" "):
             value = value.get(key) if isinstance(value, Mapping) else None
@@ -200,12 +204,12 @@ def _notes(row: Mapping[str, Any], *headlines: Mapping[str, Any]) -> str:
     return " ".join(dict.fromkeys(said))
 
 
-def _lines(sweep: Sweep, verb: str) -> Iterator[Line]:
-    """All lines of the verb's cells, in their order."""
+def _lines(sweep: Sweep, command: str) -> Iterator[Line]:
+    """All lines of the command's cells, in their order."""
     import pandas as pd
 
-    what = DRAWINGS[verb]
-    found = [cell for cell in sweep.cells if cell.verb == verb and cell in sweep.runs]
+    what = DRAWINGS[command]
+    found = [cell for cell in sweep.cells if cell.command == command and cell in sweep.runs]
     for cell in found:
         file = sweep.runs[cell].folder / what.file
         if not file.is_file():
@@ -220,15 +224,15 @@ def _lines(sweep: Sweep, verb: str) -> Iterator[Line]:
             panel = named.pop(what.panel, None) or _task(cell)
             for y in what.y:
                 words = [*shared, *named.values(), *([y] if len(what.y) > 1 else [])]
-                words = list(dict.fromkeys(words)) or [verb]
+                words = list(dict.fromkeys(words)) or [command]
                 points = part.groupby(what.x, sort=False)[y].mean()
                 yield Line(panel, ", ".join(words), words[-1], points)
 
 
 def _task(cell: Cell) -> str:
-    """As the cell has it or by default; of a verb without tasks, its name."""
-    whole = in_full(cell.verb, dict(cell.settings))
-    return next((str(whole[name]) for name in TASKS if name in whole), cell.verb)
+    """As the cell has it or by default; of a command without tasks, its name."""
+    whole = COMMANDS[cell.command].in_full(dict(cell.settings))
+    return next((str(whole[name]) for name in TASKS if name in whole), cell.command)
 
 
 def _differing(cell: Cell, others: Sequence[Cell], tasks: bool = False) -> list[str]:
@@ -244,7 +248,7 @@ def _differing(cell: Cell, others: Sequence[Cell], tasks: bool = False) -> list[
 def _draw(lines: Sequence[Line], titles: tuple[str, str]) -> "go.Figure":
     from plotly.subplots import make_subplots
 
-    from mechheads.reports.theme import COLORS, DASHES, FONT, escaped
+    from mechheads.reports.theme import COLORS, DASHES, escaped, styled
 
     panels = list(dict.fromkeys(line.panel for line in lines))
     names = list(dict.fromkeys(line.name for line in lines))
@@ -288,9 +292,8 @@ def _draw(lines: Sequence[Line], titles: tuple[str, str]) -> "go.Figure":
         shown.add(line.name)
     figure.update_xaxes(title_text=titles[0], row=rows)
     figure.update_yaxes(title_text=titles[1], col=1)
-    figure.update_layout(
-        template="simple_white",
-        font=FONT,
+    styled(
+        figure,
         height=160 + 260 * rows,
         margin={"t": 80, "r": 20},  # room for the tool bar above the titles
         legend={"orientation": "h", "y": -0.15 - 0.1 / rows},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mechheads.reports.page import Section, write_page
-from mechheads.reports.theme import COLORS, DASHES
+from mechheads.reports.theme import COLORS, DASHES, styled
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -113,7 +113,5 @@ def draw(log: pd.DataFrame, panels: Sequence[Panel], settings: Mapping[str, obje
         figure.update_yaxes(title_text=panel.axis, exponentformat="none", **axis, **place)
         axes: Any = figure.get_subplot(i + 1, 1)
         figure.update_layout({legend: {"x": 1.01, "y": axes.yaxis.domain[1], "yanchor": "top"}})
-    figure.update_layout(
-        template="simple_white", height=100 + 260 * rows, margin={"t": 50, "r": 240}
-    )
+    styled(figure, height=100 + 260 * rows, margin={"t": 50, "r": 240})
     return figure

@@ -1,26 +1,23 @@
 """Runs a folder's settings again and compares every table and headline, number by number."""
 
-import contextlib
-import inspect
-import io
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mechheads.cli.parse import VERBS
+from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError
-from mechheads.models.cache import keeping_models
+from mechheads.jobs.run import Session, run_job
+from mechheads.models.cache import ModelCache
 from mechheads.models.devices import with_threads
 from mechheads.options import read_value
 from mechheads.progress import bar
-from mechheads.runs.folder import ASIDE, Record, read_run
+from mechheads.runs.folder import Record, read_run
 from mechheads.sweeping.cells import describe, runs_in
 
 # A headline's number smaller than this is compared as if it were so large: float32's last digits.
@@ -70,20 +67,20 @@ class Verdict:
         return f"equal within {self.tolerance:g}" if same else "DIFFERENT"
 
 
-def repeat(folder: Path, tolerance: float, quiet: bool = False) -> Verdict:
+def repeat(folder: Path, tolerance: float, session: Session) -> Verdict:
     """Run the folder's settings again, with as many threads, and compare the numbers."""
     record = read_run(folder)
-    verb, settings = _call(folder, record)
+    settings = _settings(folder, record)
     had = next((part.get("threads") for part in record.origins), None)
     threads = with_threads(had if isinstance(had, int) and had > 0 else None)
     with tempfile.TemporaryDirectory() as place:
         try:
-            with contextlib.redirect_stdout(io.StringIO()), threads:
-                verb(**settings, out=place, quiet=quiet)
+            with threads:
+                run_job(record.command, settings, place, session)
         except MechheadsError as error:
             raise MechheadsError(
-                f"{folder} cannot be run again: {error} Relative paths are taken from the folder "
-                "that you are in."
+                f"{folder} cannot be run again: {error} Relative paths start at the working "
+                "directory."
             ) from None
         (again,) = Path(place).iterdir()
         now = read_run(again)
@@ -99,12 +96,12 @@ def repeat(folder: Path, tolerance: float, quiet: bool = False) -> Verdict:
     return Verdict(folder, found, changes, tolerance)
 
 
-def verify_run(folder: Path, tolerance: float, quiet: bool = False) -> str:
+def verify_run(folder: Path, tolerance: float, quiet: bool = False) -> Iterator[str]:
     """A line per table, and a verdict; an error if a number differs by more than the tolerance."""
-    verdict = repeat(folder, tolerance, quiet)
+    verdict = repeat(folder, tolerance, Session(quiet=quiet))
     if verdict.worst > tolerance:
         raise MechheadsError(f"{folder} gives DIFFERENT numbers now. {' '.join(verdict.lines)}")
-    return "\n".join([*verdict.lines, f"{folder}: {verdict.word}"])
+    yield from [*verdict.lines, f"{folder}: {verdict.word}"]
 
 
 def verify_sweep(folder: Path, tolerance: float, quiet: bool = False) -> Iterator[str]:
@@ -112,13 +109,13 @@ def verify_sweep(folder: Path, tolerance: float, quiet: bool = False) -> Iterato
 
     A cell that differs, or has no run, does not stop the others.
     """
-    cells, bad = runs_in(folder), []
-    with keeping_models(), bar(len(cells), "Cells", quiet) as progress:
+    cells, bad, session = runs_in(folder), [], Session(ModelCache(), quiet=True)
+    with bar(len(cells), "Cells", quiet) as progress:
         for cell, run in cells.items():
             try:
                 if run is None:
                     raise MechheadsError("has no run. See why in the overview, and start it again")
-                verdict = repeat(run, tolerance, quiet=True)
+                verdict = repeat(run, tolerance, session)
                 if verdict.worst > tolerance:
                     raise MechheadsError(f"DIFFERENT. {' '.join(verdict.lines)}")
                 line = f"{cell}: {verdict.word}"
@@ -188,24 +185,23 @@ def _apart_values(before: Any, after: Any) -> float:
     return 0.0 if before == after else math.inf
 
 
-def _call(folder: Path, record: Record) -> tuple[Any, dict[str, Any]]:
-    """The verb that made the run, and its settings as the verb's types."""
-    if record.verb not in VERBS:
-        raise MechheadsError(f"{folder} is a run of {record.verb}, which this version has not.")
-    verb = getattr(import_module(f"mechheads.{record.verb}"), record.verb)
-    parameters = inspect.signature(verb).parameters
-    if not set(ASIDE) <= set(parameters):
-        raise MechheadsError(f"{folder} is a run of {record.verb}, which leaves no run folders.")
-    free = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    settings = {}
+def _settings(folder: Path, record: Record) -> dict[str, Any]:
+    """The settings of the run in full, as the types that its command takes."""
+    command = COMMANDS.get(record.command)
+    if command is None or not command.swept:
+        raise MechheadsError(
+            f"{folder} is a run of {record.command!r}, which cannot be verified. Only "
+            f"{', '.join(c.name for c in COMMANDS.values() if c.swept)} can."
+        )
+    own, settings = command.settings, {}
     for name, value in record.settings.items():
-        if name in parameters:
-            settings[name] = read_value(value, parameters[name].annotation, name)
-        elif free:
+        if name in own:
+            settings[name] = read_value(value, own[name].annotation, name)
+        elif command.takes:
             settings[name] = value
         else:
-            raise MechheadsError(f"{folder} is damaged: {record.verb} has no setting {name}.")
-    return verb, settings
+            raise MechheadsError(f"{folder} is damaged: {command.name} has no setting {name}.")
+    return command.in_full(settings)
 
 
 def _apart(a: pd.Series, b: pd.Series) -> np.ndarray:

@@ -6,6 +6,9 @@ import sys
 import pytest
 
 from mechheads.benchmarks import flops, timings
+from mechheads.models.model import encoder_of
+from mechheads.models.untrained import random_model
+from mechheads.prompts.batches import batches
 
 SMALL = {
     "n_layers": 3,
@@ -23,8 +26,8 @@ SMALL = {
 def test_both_sides_of_a_comparison_find_the_same_effects(monkeypatch):
     monkeypatch.setitem(timings.SHAPES, "small", SMALL)
     monkeypatch.setattr(timings, "GATED", ("small",))
-    timings = list(timings.compare("small", 1, (5, 1), rows=3, length=8, loops=3, quiet=True))
-    assert [t.what.split(",")[0] for t in timings] == [
+    found = list(timings.compare("small", 1, (5, 1), rows=3, length=8, loops=3, quiet=True))
+    assert [t.what.split(",")[0] for t in found] == [
         "patch",
         "patch",
         "curve of 7 points",
@@ -32,36 +35,36 @@ def test_both_sides_of_a_comparison_find_the_same_effects(monkeypatch):
         "answers of 16 tokens",
         "gating",
     ]
-    for timing in [*timings[:3], *timings[4:]]:
+    for timing in [*found[:3], *found[4:]]:
         assert timing.difference < 1e-4
-    for timing in timings[:2]:
+    for timing in found[:2]:
         assert timing.floor < timing.ours
 
 
 def test_prompts_differ_from_the_asked_position_on():
-    model = timings.random_model(timings.tokenizer_of_words(60), **SMALL)
-    (batch,) = timings.batches(model, timings.random_prompts(4, 8, 5, 60))
+    model = random_model(timings.tokenizer_of_words(60), **SMALL)
+    (batch,) = batches(encoder_of(model), timings.random_prompts(4, 8, 5, 60))
     assert batch.length == 8
     assert batch.first == 5
 
 
 def test_operations_of_the_loop_are_those_of_all_products():
-    shape = flops.Shape(
+    sizes = flops.Sizes(
         layers=2, heads=2, kv_heads=1, d_model=4, d_head=2, d_mlp=8, gated=False, vocab=10
     )
     token = 2 * (4 * 4 + 4 * 2 + 4 * 2 + 4 * 4) + 2 * (4 * 8 + 8 * 4)  # q, k, v, out, MLP
     scores = 2 * (5 * 5 * 2 * 2) + 2 * (5 * 5 * 2 * 2)  # scores, and sums of values
     whole = 2 * (5 * token + scores) + 2 * 5 * 4 * 10
-    assert flops.loop(shape, 3, 5) == 2 * 2 * 3 * whole
+    assert flops.loop(sizes, 3, 5) == 2 * 2 * 3 * whole
 
 
 def test_less_is_needed_the_later_the_prompts_differ_and_never_more_than_the_loop_does():
-    shape = flops.Shape(12, 12, 12, 768, 64, 3072, False, 50257)
-    needed = [flops.needed(shape, 16, 16, first) for first in range(1, 16)]
+    sizes = flops.Sizes(12, 12, 12, 768, 64, 3072, False, 50257)
+    needed = [flops.needed(sizes, 16, 16, first) for first in range(1, 16)]
     assert needed == sorted(needed, reverse=True)
-    assert needed[0] < flops.loop(shape, 16, 16)
+    assert needed[0] < flops.loop(sizes, 16, 16)
     # peers.md counts 3.26 times less without sharing, 8.7 with ten of sixteen positions shared.
-    assert flops.loop(shape, 16, 16) / flops.needed(shape, 16, 16, 0) == pytest.approx(3.26, 0.05)
+    assert flops.loop(sizes, 16, 16) / flops.needed(sizes, 16, 16, 0) == pytest.approx(3.26, 0.05)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import torch
 import mechheads
 import tasks
 from circuits.circuit import Circuit
-from circuits.faithfulness import judge
+from circuits.validation import judge
 from mechheads.engine.head_subsets import keep_only, measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.gate import gate, make_prompts, sides_of
-from mechheads.gating import Gating
+from mechheads.gating import Gates
 from mechheads.gating.contrast import Contrast
 from mechheads.verifying.rerun import compare_headlines, repeat
 from tasks.contrasts import read_contrasts
@@ -58,7 +58,7 @@ def test_a_run_has_the_promised_tables(run):
     assert headline["delta_k"] == 16
     shut = curves.set_index(["order", "k"])["delta"]
     assert headline["delta_facilitation"] == pytest.approx(shut["facilitation", 16], rel=1e-6)
-    found = Gating.load(run / "gating.safetensors")
+    found = Gates.load(run / "gating.safetensors")
     for i, fit in enumerate(("free", "plus", "minus")):
         assert headline[f"nll_{fit}"] == pytest.approx(found.nll[i].mean().item())
     for name in ("rank_correlation", "patching_significant_heads", "welch_t", "welch_p"):
@@ -72,7 +72,7 @@ def test_a_run_has_the_promised_tables(run):
 
 @pytest.mark.parametrize(("file", "fit"), [("circuit", "minus"), ("circuit_plus", "plus")])
 def test_masks_are_circuits_soft_and_cut(run, file, fit):
-    gates = getattr(Gating.load(run / "gating.safetensors"), fit).mean(0)
+    gates = getattr(Gates.load(run / "gating.safetensors"), fit).mean(0)
     soft, cut = (Circuit.load(run / f"{file}{end}.json") for end in ("_soft", ""))
     model = mechheads.load("mini", quiet=True)
     prompts = tasks.make("math", mechheads.lexicon(model), n=4)

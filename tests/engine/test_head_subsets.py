@@ -10,13 +10,14 @@ from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
 from mechheads.models.load import load
+from mechheads.models.model import encoder_of
 from mechheads.prompts.batches import batches
 
 
 @torch.inference_mode()
 def one_by_one(model, prompts, keep):
     values = torch.zeros(len(keep), len(prompts))
-    for batch in batches(model, prompts):
+    for batch in batches(encoder_of(model), prompts):
         _, cache = model.run_with_cache(batch.corrupt)
         for v, mask in enumerate(keep):
 
@@ -47,7 +48,7 @@ def test_all_heads_kept_are_the_clean_run_and_none_the_corrupted_heads(tiny):
     prompts = random_pairs(tiny, 2)
     ranking = [divmod(i, 4) for i in range(8)]
     found = measure_subsets(tiny, prompts, nested(ranking, 2, 4))
-    (batch,) = batches(tiny, prompts)
+    (batch,) = batches(encoder_of(tiny), prompts)
     with torch.inference_mode():
         clean = METRICS["logit_diff"](score(tiny(batch.clean)[:, -1:], batch))
     torch.testing.assert_close(found[-1, batch.pairs], clean, rtol=0, atol=1e-5)
@@ -60,16 +61,16 @@ def test_all_heads_kept_are_the_clean_run_and_none_the_corrupted_heads(tiny):
 def test_a_pass_has_many_different_masks_rather_than_many_prompts(tiny, monkeypatch):
     prompts = random_pairs(tiny, 8)
     passes = []
-    engine, resume = head_subsets.engine_for(tiny), DirectEngine.resume
+    engine, rerun = head_subsets.engine_for(tiny), DirectEngine.rerun
 
-    def spy(self, run, edit):
-        passes.append((run.shape[0], edit.variants, len(edit.keep.unique(dim=0))))
-        return resume(self, run, edit)
+    def spy(self, run, intervention):
+        different = len(intervention.keep.unique(dim=0))
+        passes.append((run.shape[0], intervention.variants, different))
+        return rerun(self, run, intervention)
 
-    monkeypatch.setattr(DirectEngine, "resume", spy)
-    monkeypatch.setattr(
-        head_subsets, "engine_for", lambda model: engine
-    )  # its own check is no pass
+    monkeypatch.setattr(DirectEngine, "rerun", spy)
+    # Its own check is no pass.
+    monkeypatch.setattr(head_subsets, "engine_for", lambda model: engine)
     ranking = [divmod(i, 4) for i in range(8)]
     keep = nested(ranking, 2, 4)
     twice = measure_subsets(tiny, prompts, torch.cat([keep, keep]), budget=64)

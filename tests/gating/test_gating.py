@@ -15,7 +15,7 @@ from mechheads.engine.hooked import HookedEngine
 from mechheads.engine.interventions import Replace
 from mechheads.engine.select import frozen
 from mechheads.errors import MechheadsError
-from mechheads.gating import Gating, Recipe, fit_gates
+from mechheads.gating import Gates, FitSettings, fit_gates
 from mechheads.gating.ablation import Ablation, ablate, grid, masks
 from mechheads.gating.contrast import FLOOR, Side, contrast, contrast_loss
 from mechheads.gating.figures import LINES, draw_ablations
@@ -27,10 +27,10 @@ from mechheads.prompts.batches import token_ids
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.effects import HeadEffects
 from mechheads.scoring.gate_fitting import (
-    Course,
+    Minibatches,
     descend,
     first_logits,
-    make_course,
+    make_minibatches,
     pull_slope,
     row_tokens,
     shown,
@@ -79,15 +79,15 @@ def marys() -> Prompts:
 
 
 @pytest.fixture(scope="module")
-def found(planted_roles, marys) -> Gating:
+def found(planted_roles, marys) -> Gates:
     """Gates of the planted model."""
-    return fit_gates(planted_roles, marys, Recipe(seeds=4, updates=120, batch=4), quiet=True)
+    return fit_gates(planted_roles, marys, FitSettings(seeds=4, updates=120, batch=4), quiet=True)
 
 
 @pytest.mark.parametrize("kind", [HookedEngine, DirectEngine])
 def test_open_gates_are_the_model(tiny, kind):
     """Bit for bit with the model's own blocks, to 1e-5 where they are computed anew."""
-    tokens = make_course(tiny, random_pairs(tiny, 1, (8, 8)), Recipe(batch=2)).every[0].clean
+    tokens = make_minibatches(tiny, random_pairs(tiny, 1, (8, 8)), FitSettings(batch=2)).every[0].clean
     entering = embed(tiny, tokens)
     gates = torch.rand(2, tiny.cfg.n_layers, tiny.cfg.n_heads)
     gates[0] = 1.0
@@ -103,7 +103,7 @@ def test_open_gates_are_the_model(tiny, kind):
 
 def test_an_update_has_as_many_prompts_as_the_batch_says_whatever_their_lengths(tiny):
     prompts = random_pairs(tiny, 1, (7, 7, 8, 9, 9, 9), tokens=2)
-    course = make_course(tiny, prompts, Recipe(batch=4))
+    course = make_minibatches(tiny, prompts, FitSettings(batch=4))
     drawn = [[p for b in course.drawn(i) for p in b.pairs.tolist()] for i in range(60)]
     assert all(len(set(some)) == len(some) == 4 for some in drawn)
     assert all(len({b.length for b in course.drawn(i)}) > 1 for i in range(60))
@@ -116,7 +116,7 @@ def test_an_update_has_as_many_prompts_as_the_batch_says_whatever_their_lengths(
 def test_the_loss_of_an_update_is_the_mean_over_its_prompts(tiny):
     prompts = random_pairs(tiny, 1, (7, 8, 8, 8, 9), tokens=2)
     gates = torch.rand(3, tiny.cfg.n_layers, tiny.cfg.n_heads)
-    course = make_course(tiny, prompts, Recipe(batch=5))
+    course = make_minibatches(tiny, prompts, FitSettings(batch=5))
     alone = torch.stack([course.nll_of(b, gates) for b in _one_by_one(course)]).mean((0, 2))
     torch.testing.assert_close(course.nll(gates), alone)
     torch.testing.assert_close(course.slope(0, gates)[0], alone)
@@ -128,7 +128,7 @@ def test_the_loss_of_an_update_is_the_mean_over_its_prompts(tiny):
 @pytest.mark.parametrize("budget", [1, 40, 200, 5000])
 def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget, monkeypatch):
     prompts = random_pairs(tiny, 1, (7, 8, 8, 8, 9, 30), tokens=3)
-    course = make_course(tiny, prompts, Recipe(batch=6), budget)
+    course = make_minibatches(tiny, prompts, FitSettings(batch=6), budget)
     done = torch.zeros(5)
     for batch, some in course.passes(course.drawn(0), 5):
         variants = len(range(5)[some])
@@ -146,7 +146,7 @@ def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget,
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_the_loss_is_the_targets_negative_log_probability_per_token(tiny, tokens):
     prompts = random_pairs(tiny, 2, (7, 9, 9), tokens=tokens)
-    course = make_course(tiny, prompts, Recipe(batch=2))
+    course = make_minibatches(tiny, prompts, FitSettings(batch=2))
     torch.manual_seed(1)
     gates = torch.rand(2, tiny.cfg.n_layers, tiny.cfg.n_heads)
     for batch in course.every:
@@ -172,7 +172,7 @@ def test_the_loss_is_the_targets_negative_log_probability_per_token(tiny, tokens
 
 def test_gradients_are_those_of_finite_differences(checkpoint):
     model = load(str(checkpoint("gpt2")), dtype="float64")
-    course = make_course(model, random_pairs(model, 1, (8, 9, 9)), Recipe(batch=3))
+    course = make_minibatches(model, random_pairs(model, 1, (8, 9, 9)), FitSettings(batch=3))
     torch.manual_seed(0)
     logits = torch.randn(2, model.cfg.n_layers, model.cfg.n_heads, dtype=torch.float64)
     logits[0, 1, 2] = 4.5  # where the pull has ended
@@ -192,7 +192,7 @@ def test_gradients_are_those_of_finite_differences(checkpoint):
 
 
 def test_a_fit_remembers_nothing_for_gradients_of_weights(tiny, monkeypatch):
-    course = make_course(tiny, random_pairs(tiny, 1, (9, 9, 9)), Recipe(batch=3))
+    course = make_minibatches(tiny, random_pairs(tiny, 1, (9, 9, 9)), FitSettings(batch=3))
     gates = torch.rand(2, tiny.cfg.n_layers, tiny.cfg.n_heads)
 
     def remembered(work: Any) -> int:
@@ -225,7 +225,7 @@ def test_weights_want_gradients_again_after_they_were_frozen(tiny):
 
 
 def test_the_pull_alone_ends_at_the_clip_and_no_further():
-    recipe = Recipe(seeds=3, updates=300)
+    recipe = FitSettings(seeds=3, updates=300)
     start = first_logits(recipe, (2, 4))
     start[:, 0, :2] = torch.tensor([9.0, -9.0])  # where nothing pulls
     for pull, end in ((0.1, torch.tensor(4.0)), (-0.1, torch.tensor(-4.0)), (0.0, start)):
@@ -234,7 +234,7 @@ def test_the_pull_alone_ends_at_the_clip_and_no_further():
 
 
 def test_the_loss_takes_logits_beyond_the_clip_against_the_pull():
-    recipe = Recipe(seeds=1, updates=300)
+    recipe = FitSettings(seeds=1, updates=300)
     start = torch.zeros(1, 1, 2)
     for pull in (0.0, 0.1):
         assert (_descend(recipe, start, torch.tensor([pull]), 9.0).logits < -4.5).all()
@@ -246,7 +246,7 @@ def test_a_loss_that_is_no_number_is_named_with_its_update():
         return torch.tensor([0.1, math.nan if update == 6 else 0.1]), torch.zeros_like(gates)
 
     with bar(1, "", True) as progress, pytest.raises(MechheadsError) as error:
-        descend(slope, torch.zeros(2, 1, 2), torch.zeros(2), (0.1, 0.1), Recipe(), progress)
+        descend(slope, torch.zeros(2, 1, 2), torch.zeros(2), (0.1, 0.1), FitSettings(), progress)
     assert "at update 7 the loss of 1 of 2 fits is not finite. Lower --rates" in str(error.value)
 
 
@@ -270,7 +270,7 @@ def test_planted_heads_get_their_roles_with_every_seed(planted_roles, marys, fou
     assert (found.ranking()[0], found.ranking()[-1]) == (HELPS, HARMS)
     assert (found.minus.mean(0) >= LIMIT).nonzero().tolist() == [list(HELPS)]
     assert (found.plus.mean(0) < LIMIT).nonzero().tolist() == [list(HARMS)]
-    kept = make_course(planted_roles, marys, Recipe(batch=4))
+    kept = make_minibatches(planted_roles, marys, FitSettings(batch=4))
     torch.testing.assert_close(found.nll[2], kept.nll(found.minus))
     assert (found.nll[1] < found.ungated).all()
     assert found.warnings == []
@@ -295,7 +295,7 @@ def test_a_point_of_a_curve_by_hand(tiny):
     prompts = random_pairs(tiny, 1, (8, 8), tokens=2)
     found = _gating(torch.rand(2, 2, 4), torch.rand(2, 2, 4))
     curves = ablate(tiny, found, prompts, (0, 3), quiet=True)
-    course = make_course(tiny, prompts, Recipe(batch=2))
+    course = make_minibatches(tiny, prompts, FitSettings(batch=2))
     base, score = found.plus[1], found.interference[1]
     shut, opened = base.clone().flatten(), base.clone().flatten()
     top = score.flatten().topk(3).indices
@@ -338,7 +338,7 @@ def test_scores_are_the_papers():
 def test_seeds_together_are_seeds_alone(checkpoint):
     model = load(str(checkpoint("llama-gqa")), dtype="float64")
     prompts = random_pairs(model, 1, (8, 8, 8, 9, 9))
-    three, one = (Recipe(seeds=seeds, updates=25, batch=2) for seeds in (3, 1))
+    three, one = (FitSettings(seeds=seeds, updates=25, batch=2) for seeds in (3, 1))
     together = fit_gates(model, prompts, three, quiet=True)
     split = fit_gates(model, prompts, three, budget=20, quiet=True)
     alone = fit_gates(model, prompts, one, quiet=True)
@@ -354,7 +354,7 @@ def test_seeds_together_are_seeds_alone(checkpoint):
 
 def test_the_result_survives_saving(tmp_path):
     found = _gating(torch.rand(2, 2, 4), torch.rand(2, 2, 4))
-    again = Gating.load(found.save(tmp_path / "gating.safetensors"))
+    again = Gates.load(found.save(tmp_path / "gating.safetensors"))
     assert torch.equal(again.plus, found.plus)
     assert again.frame().equals(found.frame())
     columns = ["seed", "layer", "head", "g_plus", "g_minus"]
@@ -418,7 +418,7 @@ def test_fits_that_have_not_ended_are_named_by_their_seeds():
 def test_movement_is_that_of_each_head_and_not_of_their_mean():
     """Half of the heads open while the others close: their mean gate stays at 0.5."""
     half = torch.tensor([[[1.0, -1.0]]])
-    recipe = Recipe(seeds=1, updates=40)
+    recipe = FitSettings(seeds=1, updates=40)
     rates = (0.02, 0.02)
     with bar(1, "", True) as progress:
         found = descend(
@@ -507,7 +507,7 @@ def test_contrast_keeps_one_answer_and_loses_the_other(checkpoint):
         )
         for answer in ("Mary", "John")
     ]
-    recipe = Recipe(seeds=2, updates=80, batch=3)
+    recipe = FitSettings(seeds=2, updates=80, batch=3)
     for retain, forget, kept, lost in (
         (sides[0], sides[1], (0, 0), (1, 3)),
         (sides[1], sides[0], (1, 3), (0, 0)),
@@ -537,7 +537,7 @@ def test_contrast_keeps_one_answer_and_loses_the_other(checkpoint):
 )
 def test_wrong_recipes_are_named(wrong, words):
     with pytest.raises(MechheadsError, match=words):
-        Recipe(**wrong).check()
+        FitSettings(**wrong).check()
 
 
 def test_grids_of_k():
@@ -549,12 +549,12 @@ def test_grids_of_k():
             grid(32, *wrong)
 
 
-def _gating(plus: torch.Tensor, minus: torch.Tensor) -> Gating:
+def _gating(plus: torch.Tensor, minus: torch.Tensor) -> Gates:
     trace, ends = torch.zeros(3, len(plus), 5), torch.zeros(3, len(plus))
-    return Gating("t", "m", plus, plus, minus, trace, trace, ends, ends, 0.0, {"batch": 8})
+    return Gates("t", "m", plus, plus, minus, trace, trace, ends, ends, 0.0, {"batch": 8})
 
 
-def _descend(recipe: Recipe, start: torch.Tensor, pull: torch.Tensor, slope: float) -> Any:
+def _descend(recipe: FitSettings, start: torch.Tensor, pull: torch.Tensor, slope: float) -> Any:
     """A fit whose loss is a straight line in every gate."""
     with bar(1, "", True) as progress:
         return descend(
@@ -567,5 +567,5 @@ def _descend(recipe: Recipe, start: torch.Tensor, pull: torch.Tensor, slope: flo
         )
 
 
-def _one_by_one(course: Course) -> list[Any]:
+def _one_by_one(course: Minibatches) -> list[Any]:
     return [batch for i in range(len(course)) for batch in course.cut(torch.tensor([i]))]

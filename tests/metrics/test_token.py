@@ -7,15 +7,16 @@ import torch
 
 import tasks
 from mechheads import METRICS, MechheadsError, evaluate, metrics
-from mechheads.prompts import Pair, Prompts, batches, lexicon_of
+from mechheads.models.model import encoder_of
+from mechheads.prompts import Pair, Prompts
 
 
 def brute_force(model, prompt, answers, wrong):
     """Log probability of each answer, and whether the model would say it, token by token."""
 
     def one(answer):
-        tokens = list(batches.token_ids(model, prompt))
-        end = batches.token_ids(model, prompt + answer)[len(tokens) :]
+        tokens = list(encoder_of(model).ids(prompt))
+        end = encoder_of(model).ids(prompt + answer)[len(tokens) :]
         total, said = 0.0, True
         for token in end:
             logits = model(torch.tensor([tokens]))[0, -1]
@@ -48,11 +49,11 @@ def compare(model, prompts):
 
 @pytest.mark.parametrize("task", ["ioi", "math"])
 def test_metrics_equal_a_loop_over_answers(task, tiny):
-    compare(tiny, tasks.make(task, lexicon_of(tiny), n=6))
+    compare(tiny, tasks.make(task, tiny, n=6))
 
 
 def test_greater_than_with_digit_tokens_equals_a_loop_over_all_hundred_years(tiny):
-    compare(tiny, tasks.make("greater_than", lexicon_of(tiny), n=2))
+    compare(tiny, tasks.make("greater_than", tiny, n=2))
 
 
 def test_answers_of_several_lengths_are_scored_in_one_batch(tiny):
@@ -62,7 +63,7 @@ def test_answers_of_several_lengths_are_scored_in_one_batch(tiny):
 
 @pytest.mark.shared
 def test_metrics_of_a_real_model_equal_a_loop_over_answers(tinystories):
-    compare(tinystories, tasks.make("docstring", lexicon_of(tinystories), n=2))
+    compare(tinystories, tasks.make("docstring", tinystories, n=2))
 
 
 def scores(right, wrong, greedy=False):

@@ -9,9 +9,9 @@ import torch
 import mechheads
 import tasks
 from circuits.discovery import discover
-from mechheads import Model
 from mechheads.errors import MechheadsError
 from mechheads.models.devices import find_dtype
+from mechheads.models.model import Model
 from mechheads.prompts import Prompts
 from mechheads.scoring.registry import METHODS
 
@@ -24,7 +24,7 @@ APART = {"float64": 1e-4, "float16": 0.03}
 def asked(dtype: str) -> tuple[Model, Prompts]:
     """The embedded model, and prompts for it."""
     model = mechheads.load("mini", dtype=dtype, quiet=True)
-    return model, tasks.make("ioi", mechheads.lexicon(model), n=8, seed=0)
+    return model, tasks.make("ioi", model, n=8, seed=0)
 
 
 @pytest.mark.parametrize("dtype", APART)

@@ -10,7 +10,6 @@ from mechheads.models.load import load
 from mechheads.models.model import is_gated
 from mechheads.observe.edges import count_edges
 from mechheads.observe.evaluation import evaluate
-from mechheads.prompts import lexicon_of
 
 PAIR = ("mini", "mini-sparse")
 # Accuracy against all tokens: what the cards say, less what 64 prompts may miss by luck.
@@ -65,19 +64,19 @@ def test_each_is_a_directory_below_ten_megabytes_with_a_card(name):
 
 @pytest.mark.parametrize("task", BARS["mini"])
 def test_held_out_accuracy_is_what_the_card_says(task, model):
-    prompts = tasks.make(task, lexicon_of(model), n=64, seed=7, or_all=True)
+    prompts = tasks.make(task, model, n=64, seed=7, or_all=True)
     found = evaluate(model, prompts, quiet=True)
     assert found.clean["top1"].mean() >= BARS[model.cfg.model_name][task]
 
 
 def test_greater_than_is_known_by_its_probability(model):
-    prompts = tasks.make("greater_than", lexicon_of(model), n=64, seed=7)
+    prompts = tasks.make("greater_than", model, n=64, seed=7)
     found = evaluate(model, prompts, quiet=True)
     assert found.clean["prob_diff"].mean() >= 0.75
     assert found.warning is None
 
 
 def test_only_the_sparse_one_leaves_edges_out(model):
-    prompts = tasks.make("ioi", lexicon_of(model), n=16)
+    prompts = tasks.make("ioi", model, n=16)
     edges = count_edges(model, prompts, quiet=True)
     assert edges.density < 0.02 if is_gated(model) else edges.density == 1.0

@@ -53,7 +53,8 @@ def test_a_hub_model_is_downloaded_once_and_silently(checkpoint, tmp_path):
     with hub.serve(checkpoint("llama-gqa")) as address:
         out = run(program, tmp_path, HF_ENDPOINT=address)
     assert (out.stdout, out.stderr) == ("2\n", "")
-    again = run_offline("from mechheads import sources\nprint(locate.find('lab/tiny'))", tmp_path)
+    program = "from mechheads.models import locate\nprint(locate.find('lab/tiny'))"
+    again = run_offline(program, tmp_path)
     assert hub.COMMIT in again.stdout
 
 
@@ -70,9 +71,8 @@ def test_a_hub_model_is_downloaded_once_and_silently(checkpoint, tmp_path):
 )
 def test_what_the_hub_refuses_is_told(call, message, checkpoint, tmp_path):
     with hub.serve(checkpoint("llama-gqa")) as address:
-        out = run(
-            f"from mechheads import sources\nsources.find({call})", tmp_path, HF_ENDPOINT=address
-        )
+        program = f"from mechheads.models import locate\nlocate.find({call})"
+        out = run(program, tmp_path, HF_ENDPOINT=address)
     assert out.stderr.splitlines()[-1] == f"mechheads.errors.MechheadsError: {message}"
 
 
@@ -83,7 +83,8 @@ def test_a_hub_model_in_the_cache_loads_offline_with_its_revision(checkpoint, tm
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     program = """
-from mechheads import load, sources
+from mechheads import load
+from mechheads.models import locate
 print(locate.find("some-lab/tiny-llama").revision)
 print(locate.find("some-lab/tiny-llama", revision="main").revision)
 print(load("some-lab/tiny-llama").cfg.model_name)
@@ -94,6 +95,6 @@ print(load("some-lab/tiny-llama").cfg.model_name)
 
 
 def test_a_hub_model_that_is_not_in_the_cache_says_that_the_hub_is_off(tmp_path):
-    program = "from mechheads import sources\nsources.find('gpt2-meduim')"
+    program = "from mechheads.models import locate\nlocate.find('gpt2-meduim')"
     out = run_offline(program, tmp_path)
     assert "HF_HUB_OFFLINE is set). Did you mean 'gpt2-medium'" in out.stderr.splitlines()[-1]

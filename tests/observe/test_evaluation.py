@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import tasks
-from mechheads import Evaluation, evaluate
-from mechheads.prompts import lexicon_of
+from mechheads.observe.evaluation import Evaluation, evaluate
 
 
 def evaluation(accuracy, top1=1.0, clean=1.0, corrupt=0.0, chance=0.5, n=10):
@@ -47,7 +46,7 @@ def test_a_model_that_cannot_do_the_task_gets_a_warning(case, words):
 
 
 def test_frame_is_tidy_and_summary_has_mean_and_error(tiny):
-    prompts = tasks.make("ioi", lexicon_of(tiny), n=12)
+    prompts = tasks.make("ioi", tiny, n=12)
     result = evaluate(tiny, prompts)
     frame = result.frame()
     assert list(frame.columns) == ["prompt", "side", "metric", "value"]
@@ -59,13 +58,13 @@ def test_frame_is_tidy_and_summary_has_mean_and_error(tiny):
 
 
 def test_chance_is_the_share_of_right_answers(tiny):
-    assert evaluate(tiny, tasks.make("ioi", lexicon_of(tiny), n=4)).chance == 0.5
-    prompts = tasks.make("greater_than", lexicon_of(tiny), n=1)
+    assert evaluate(tiny, tasks.make("ioi", tiny, n=4)).chance == 0.5
+    prompts = tasks.make("greater_than", tiny, n=1)
     assert evaluate(tiny, prompts).chance == len(prompts.pairs[0].answers) / 100
 
 
 def test_order_of_prompts_is_kept_across_batches_of_several_lengths(tiny):
-    prompts = tasks.make("ioi", lexicon_of(tiny), n=12)
+    prompts = tasks.make("ioi", tiny, n=12)
     whole = evaluate(tiny, prompts).clean["logit_diff"]
     for i, pair in enumerate(prompts.pairs):
         alone = evaluate(tiny, type(prompts)("ioi", "logit_diff", (pair,))).clean["logit_diff"]
@@ -73,7 +72,7 @@ def test_order_of_prompts_is_kept_across_batches_of_several_lengths(tiny):
 
 
 def test_evaluating_leaves_no_hooks_and_no_gradients(tiny):
-    evaluate(tiny, tasks.make("ioi", lexicon_of(tiny), n=3))
+    evaluate(tiny, tasks.make("ioi", tiny, n=3))
     assert not any(point.fwd_hooks for point in tiny.hook_dict.values())
     assert all(p.grad is None for p in tiny.parameters())
 
@@ -81,7 +80,7 @@ def test_evaluating_leaves_no_hooks_and_no_gradients(tiny):
 @pytest.mark.shared
 def test_tinystories_does_ioi_with_names_from_its_stories(tinystories):
     names = "Lily,Tom,Tim,Ben,Sue,Max,Sam,Jack,Anna,Lucy,Amy,Mary,John,Bob,Jane"
-    prompts = tasks.make("ioi", lexicon_of(tinystories), n=100, names=names)
+    prompts = tasks.make("ioi", tinystories, n=100, names=names)
     assert evaluate(tinystories, prompts).clean["accuracy"].mean() > 0.9
 
 
@@ -90,7 +89,7 @@ def test_smollm2_does_ioi():
     from mechheads import load
 
     model = load("smollm2")
-    result = evaluate(model, tasks.make("ioi", lexicon_of(model), n=32))
+    result = evaluate(model, tasks.make("ioi", model, n=32))
     assert result.clean["accuracy"].mean() > 0.9
     assert result.corrupt["accuracy"].mean() < 0.8
     assert result.warning is None

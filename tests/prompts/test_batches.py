@@ -4,11 +4,13 @@ import torch
 
 import tasks
 from mechheads import MechheadsError, load
-from mechheads.prompts import Pair, Prompts, batches, lexicon_of
+from mechheads.models.model import encoder_of
+from mechheads.prompts import Pair, Prompts
+from mechheads.prompts.batches import batches
 
 
 def made(model, *pairs, **options):
-    return list(batches.batches(model, Prompts("own", "logit_diff", pairs), **options))
+    return list(batches(encoder_of(model), Prompts("own", "logit_diff", pairs), **options))
 
 
 NAMES = Pair("The Mary and John", "The Anna and John", (" Mary",), (" John",))
@@ -58,8 +60,8 @@ def test_bos_is_prepended_as_the_model_wants_it(checkpoint):
 
 
 def test_token_texts_are_the_prompt(tiny):
-    ids = batches.token_ids(tiny, NAMES.clean)
-    assert "".join(batches.token_texts(tiny, ids)) == f"<bos>{NAMES.clean}"
+    encoder = encoder_of(tiny)
+    assert "".join(encoder.texts(encoder.ids(NAMES.clean))) == f"<bos>{NAMES.clean}"
 
 
 @pytest.mark.shared
@@ -96,8 +98,8 @@ def test_a_pair_that_cannot_be_scored_is_named(pair, message, tiny):
 
 @pytest.mark.parametrize("task", ["math", "greater_than", "ioi"])
 def test_every_answer_is_scored_by_a_row_that_holds_its_beginning(task, tiny):
-    prompts = tasks.make(task, lexicon_of(tiny), n=10)
-    for batch in batches.batches(tiny, prompts):
+    prompts = tasks.make(task, tiny, n=10)
+    for batch in batches(encoder_of(tiny), prompts):
         end = batch.clean.shape[1] - batch.steps + 1
         for b, index in enumerate(batch.pairs.tolist()):
             pair = prompts.pairs[index]

@@ -10,7 +10,7 @@ from mechheads.engine.direct import DirectEngine
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
 from mechheads.models.load import load
-from mechheads.prompts import lexicon_of
+from mechheads.models.model import encoder_of
 from mechheads.prompts.batches import batches
 from mechheads.scoring.activation_patching import patch, patch_positions
 
@@ -27,7 +27,7 @@ PARTS = {
 def lens_effects(model, prompts, loop, direction="noising"):
     """Effects by a loop of TransformerLens, prompt by prompt."""
     rows = []
-    for batch in batches(model, prompts):
+    for batch in batches(encoder_of(model), prompts):
         clean, corrupt = batch.clean, batch.corrupt
         base, other = (clean, corrupt) if direction == "noising" else (corrupt, clean)
         _, cache = model.run_with_cache(other)
@@ -62,7 +62,7 @@ def test_effects_equal_those_of_the_loop_wherever_the_prompts_differ(kind, first
 
 @pytest.mark.shared
 def test_effects_on_real_weights_equal_those_of_the_loop(tinystories):
-    prompts = tasks.make("ioi", lexicon_of(tinystories), n=3)
+    prompts = tasks.make("ioi", tinystories, n=3)
     ours = patch(tinystories, prompts)
     close(ours.values, lens_effects(tinystories, prompts, PARTS["corrupt"]))
 
@@ -92,7 +92,7 @@ def test_answers_of_several_tokens_are_scored_as_the_loop_scores_them(tiny):
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_can_be_patched(metric, tiny):
     prompts = random_pairs(tiny, 3)
-    (batch,) = batches(tiny, prompts)
+    (batch,) = batches(encoder_of(tiny), prompts)
     _, cache = tiny.run_with_cache(batch.corrupt)
 
     def value(logits):
@@ -106,7 +106,7 @@ def test_every_metric_can_be_patched(metric, tiny):
 def test_effects_by_position_equal_those_of_the_loop(tiny):
     prompts = random_pairs(tiny, 3)
     ours = patch_positions(tiny, prompts)
-    (batch,) = batches(tiny, prompts)
+    (batch,) = batches(encoder_of(tiny), prompts)
     _, cache = tiny.run_with_cache(batch.corrupt)
 
     def value(logits):
@@ -130,7 +130,9 @@ def test_positions_of_prompts_of_several_lengths_are_refused(tiny):
 def test_ablations_equal_runs_with_a_hook(replacement, tiny):
     prompts = random_pairs(tiny, 3, (8, 8, 10, 10))
     ours = patch(tiny, prompts, replacement=replacement)
-    caches = {b.length: (b, tiny.run_with_cache(b.corrupt)[1]) for b in batches(tiny, prompts)}
+    caches = {
+        b.length: (b, tiny.run_with_cache(b.corrupt)[1]) for b in batches(encoder_of(tiny), prompts)
+    }
     layer, head = 1, 2
     name = f"blocks.{layer}.attn.hook_z"
     every = torch.cat([cache[name][:, :, head].flatten(0, 1) for _, cache in caches.values()])
@@ -166,14 +168,14 @@ def test_chosen_heads_have_the_same_effects_and_the_others_none(tiny):
 
 def test_no_pass_is_larger_than_the_budget(tiny, monkeypatch):
     sizes = []
-    resume = DirectEngine.resume
+    rerun = DirectEngine.rerun
 
-    def watched(self, run, edit):
+    def watched(self, run, intervention):
         rows, n = run.shape
-        sizes.append(edit.variants * rows * (n - run.first))
-        return resume(self, run, edit)
+        sizes.append(intervention.variants * rows * (n - run.first))
+        return rerun(self, run, intervention)
 
-    monkeypatch.setattr(DirectEngine, "resume", watched)
+    monkeypatch.setattr(DirectEngine, "rerun", watched)
     many = random_pairs(tiny, 3, (9,) * 40)
     small = patch(tiny, many, budget=64)
     assert max(sizes) <= 64

@@ -10,6 +10,7 @@ from mechheads.benchmarks.timings import random_prompts, tokenizer_of_words
 from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
 from mechheads.models.load import load
+from mechheads.models.model import encoder_of
 from mechheads.models.untrained import random_model
 from mechheads.prompts.batches import batches
 from mechheads.scoring.activation_patching import patch
@@ -74,7 +75,7 @@ def test_estimates_are_exact_on_a_linear_model(method, direction, linear):
 def test_attribution_is_the_change_times_the_gradient_by_hooks(kind, checkpoint):
     model = load(str(checkpoint(kind)))
     prompts = random_pairs(model, 3)
-    (batch,) = batches(model, prompts)
+    (batch,) = batches(encoder_of(model), prompts)
     clean, corrupt = caches(model, batch)
     inputs = clean["blocks.0.hook_resid_pre"]
     wanted = -by_hooks(model, batch, inputs, corrupt, clean)
@@ -90,7 +91,7 @@ def test_attribution_is_the_change_times_the_gradient_by_hooks(kind, checkpoint)
 def test_ig_averages_gradients_between_the_two_inputs(kind, checkpoint):
     model = load(str(checkpoint(kind)))
     prompts = random_pairs(model, 3)
-    (batch,) = batches(model, prompts)
+    (batch,) = batches(encoder_of(model), prompts)
     clean, corrupt = caches(model, batch)
     ends = [cache["blocks.0.hook_resid_pre"] for cache in (corrupt, clean)]
     parts = [
@@ -103,7 +104,7 @@ def test_ig_averages_gradients_between_the_two_inputs(kind, checkpoint):
 
 def test_answers_of_several_tokens_have_the_slope_of_a_small_change(tiny):
     prompts = random_pairs(tiny, 3, (8, 8), tokens=2)
-    (batch,) = batches(tiny, prompts)
+    (batch,) = batches(encoder_of(tiny), prompts)
     clean, corrupt = caches(tiny, batch)
     name, step = "blocks.0.attn.hook_z", 1e-2
 
@@ -120,7 +121,7 @@ def test_answers_of_several_tokens_have_the_slope_of_a_small_change(tiny):
 
 
 def test_metrics_without_a_gradient_are_refused(tiny):
-    with pytest.raises(MechheadsError, match="accuracy jumps"):
+    with pytest.raises(MechheadsError, match="accuracy is a step function"):
         attribution(tiny, random_pairs(tiny, 3), "accuracy")
 
 

@@ -8,6 +8,7 @@ from mechheads.errors import MechheadsError
 from mechheads.metrics.token import METRICS, score
 from mechheads.models.hooks import has_hooks
 from mechheads.models.load import load
+from mechheads.models.model import encoder_of
 from mechheads.prompts.batches import batches
 from mechheads.scoring.direct_logit_attribution import direct
 from mechheads.scoring.path_patching import edge_attribution, path_patch
@@ -27,7 +28,7 @@ def case(request, checkpoint):
     """A model of two layers, prompts, and the caches of both runs."""
     model = load(str(checkpoint(request.param)))
     prompts = random_pairs(model, 3)
-    (batch,) = batches(model, prompts)
+    (batch,) = batches(encoder_of(model), prompts)
     with torch.no_grad():
         clean, corrupt = (model.run_with_cache(t)[1] for t in (batch.clean, batch.corrupt))
     return model, prompts, batch, clean, corrupt

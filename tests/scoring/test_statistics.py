@@ -79,5 +79,5 @@ def test_effects_become_a_frame_and_a_ranking(values):
 
 
 def test_effects_are_imported_without_scipy_stats():
-    code = "import sys, mechheads.effects; sys.exit('scipy.stats' in sys.modules)"
+    code = "import sys, mechheads.scoring.effects; sys.exit('scipy.stats' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,6 +6,7 @@ import pytest
 import tasks
 from mechheads import MechheadsError
 from mechheads.prompts import Pair, words_as_tokens
+from tasks.files import from_file
 
 RECORD = {"clean": "A is", "corrupt": "B is", "answer": " a", "wrong": [" b", " c"]}
 PAIR = Pair("A is", "B is", (" a",), (" b", " c"))
@@ -18,7 +19,7 @@ def write(path, *lines):
 
 def test_file_records_and_frame_give_the_same_pairs(tmp_path):
     file = write(tmp_path / "mine.jsonl", json.dumps(RECORD), "", json.dumps(RECORD))
-    assert tasks.from_file(file).pairs == (PAIR, PAIR)
+    assert from_file(file).pairs == (PAIR, PAIR)
     assert tasks.from_records([RECORD, RECORD]).pairs == (PAIR, PAIR)
     assert tasks.from_records(pd.DataFrame([RECORD, RECORD])).pairs == (PAIR, PAIR)
 
@@ -53,7 +54,7 @@ def test_make_reads_a_file_and_takes_n_of_it_by_seed(tmp_path):
 def test_a_bad_line_is_named_by_number_and_reason(line, message, tmp_path):
     file = write(tmp_path / "mine.jsonl", json.dumps(RECORD), line)
     with pytest.raises(MechheadsError, match=message) as caught:
-        tasks.from_file(file)
+        from_file(file)
     assert "\n" not in str(caught.value)
 
 
@@ -61,17 +62,17 @@ def test_a_byte_order_mark_and_a_line_separator_inside_of_text_are_taken(tmp_pat
     record = RECORD | {"clean": "A\u2028is"}
     text = json.dumps(record, ensure_ascii=False)
     (tmp_path / "mine.jsonl").write_text(f"{text}\r\n{text}", encoding="utf-8-sig", newline="")
-    assert [p.clean for p in tasks.from_file(tmp_path / "mine.jsonl").pairs] == ["A\u2028is"] * 2
+    assert [p.clean for p in from_file(tmp_path / "mine.jsonl").pairs] == ["A\u2028is"] * 2
 
 
 def test_an_empty_file_a_folder_and_binary_are_refused(tmp_path):
     with pytest.raises(MechheadsError, match="is empty"):
-        tasks.from_file(write(tmp_path / "empty.jsonl", ""))
+        from_file(write(tmp_path / "empty.jsonl", ""))
     with pytest.raises(MechheadsError, match="Cannot read"):
-        tasks.from_file(tmp_path)
+        from_file(tmp_path)
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(MechheadsError, match="Cannot read"):
-        tasks.from_file(tmp_path / "binary.jsonl")
+        from_file(tmp_path / "binary.jsonl")
 
 
 def test_records_are_named_by_number():

@@ -9,7 +9,7 @@ import transformers
 import tasks
 from mechheads import MechheadsError
 from mechheads.options import choices
-from mechheads.prompts import lexicon_of, words_as_tokens
+from mechheads.prompts import words_as_tokens
 from mechheads.prompts.lexicon import tokenizer_lexicon
 from tasks import docstring, ioi, words
 
@@ -203,7 +203,7 @@ def test_greater_than_ends_in_the_century_where_years_split_in_two(shared):
 
 
 def test_greater_than_ends_in_the_century_where_digits_are_tokens(tiny):
-    for pair in tasks.make("greater_than", lexicon_of(tiny), n=20).pairs:
+    for pair in tasks.make("greater_than", tiny, n=20).pairs:
         assert re.search(r"to the year 1[1-7]$", pair.clean)
 
 
@@ -272,7 +272,7 @@ def test_ioi_long_refuses_a_length_that_its_distractors_exceed(published):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("tasks.make('ioi', object())", "tasks.make takes mechheads.lexicon(model)"),
+        ("tasks.make('ioi', object())", "Expected a model, a tokenizer or a Lexicon, got object"),
         ("tasks.make('ioi', words_as_tokens(), n='x')", "--n takes a whole number, got 'x'"),
         ("tasks.from_records(None)", "takes a list of records or a frame, got None"),
     ],

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import tasks
-from mechheads import MechheadsError, lexicon, load
+from mechheads import MechheadsError, load
 from mechheads.models.load import load_original
 from mechheads.models.model import is_gated
 from mechheads.observe.edges import count_edges
@@ -222,7 +222,7 @@ def test_a_start_that_is_not_sparse_is_named(checkpoint, original, course, tmp_p
 def test_edges_are_counted_per_prompt_and_head(original, course, tmp_path):
     sparsify(original, course, replace(SETTINGS, bias=0.0), tmp_path, quiet=True)
     model = load(str(tmp_path))
-    prompts = tasks.make("ioi", lexicon(model), n=3)
+    prompts = tasks.make("ioi", model, n=3)
     edges = count_edges(model, prompts, quiet=True)
     for i, pair in enumerate(prompts.pairs):
         with torch.inference_mode():

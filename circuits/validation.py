@@ -1,4 +1,4 @@
-"""Is a circuit good? What it explains, what is left without it, and what each head is worth.
+"""Is a circuit good? What it explains, what is left without it, and what each head contributes.
 
 - faithfulness: f of the circuit alone, everything else replaced;
 - completeness: f of everything but the circuit; near 0 if nothing else can do the job;
@@ -6,25 +6,28 @@
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.head_subsets import keep_only, measure_subsets
+from mechheads.heads import name_of
 from mechheads.models.model import Model, shape_of
 from mechheads.prompts import Prompts
+from mechheads.runs.result import Result
 from mechheads.scoring.statistics import ends, resample
 
 from .circuit import Circuit, Head
+from .curve import explained
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Faithfulness(Result):
     """The metric of every prompt with certain heads kept.
 
     Rows: no heads, all heads, the circuit, all but the circuit, and the circuit without each of its
@@ -35,46 +38,67 @@ class Judgement:
     values: Float[Tensor, "kept prompt"]
 
     @property
+    def explained(self) -> Float[Tensor, " kept"]:
+        """f of every row."""
+        return _explained(self.values.mean(1))
+
+    @property
     def faithfulness(self) -> float:
         """f of the circuit alone."""
-        return float(_explained(self.values.mean(1))[2])
+        return float(self.explained[2])
 
     @property
     def left(self) -> float:
         """f of everything but the circuit."""
-        return float(_explained(self.values.mean(1))[3])
+        return float(self.explained[3])
 
     @property
-    def worth(self) -> Float[Tensor, " head"]:
+    def contribution(self) -> Float[Tensor, " head"]:
         """How much f of the circuit falls without each head."""
-        found = _explained(self.values.mean(1))
-        return found[2] - found[4:]
+        return self.explained[2] - self.explained[4:]
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers that sum it up."""
+        return {
+            "faithfulness": self.faithfulness,
+            "left_without": self.left,
+            "idle_heads": [name_of(*head) for head in self.idle],
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        return (
+            f"The circuit of {len(self.heads)} heads explains {self.faithfulness:.0%}; without it "
+            f"{self.left:.0%} is left."
+        )
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Bootstrap interval of `worth`, over prompts."""
+        """Bootstrap interval of `contribution`, over prompts."""
         n = self.values.shape[1]
         found = _explained(resample(n) @ self.values.T / n)
         return ends(found[:, 2:3] - found[:, 4:], level)
 
     @property
     def idle(self) -> list[Head]:
-        """Heads that have not been shown to be worth anything: their interval reaches 0."""
+        """Heads not shown to contribute: the interval of their contribution reaches 0."""
         low, _ = self.interval()
         return [head for head, end in zip(self.heads, low.tolist(), strict=True) if end <= 0]
 
     def frame(self) -> "pd.DataFrame":
-        """A tidy frame: layer, head, worth, ci_low, ci_high."""
+        """A tidy frame: layer, head, contribution, ci_low, ci_high."""
         import pandas as pd
 
         low, high = self.interval()
-        columns = {"worth": self.worth, "ci_low": low, "ci_high": high}
+        columns = {"contribution": self.contribution, "ci_low": low, "ci_high": high}
         return pd.DataFrame(
             {"layer": [i for i, _ in self.heads], "head": [h for _, h in self.heads]}
             | {name: value.numpy() for name, value in columns.items()}
         )
 
 
-def judge(
+def faithfulness(
     model: Model,
     prompts: Prompts,
     circuit: Circuit,
@@ -83,7 +107,7 @@ def judge(
     replacement: str = "corrupt",
     budget: int | None = None,
     quiet: bool = False,
-) -> Judgement:
+) -> Faithfulness:
     """All these sets of heads in a few passes; use prompts that did not rank the heads.
 
     A soft circuit's heads are kept as far as its gates say.
@@ -105,9 +129,8 @@ def judge(
     values = measure_subsets(
         model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=quiet
     )
-    return Judgement(tuple(circuit.heads), values)
+    return Faithfulness(tuple(circuit.heads), values)
 
 
 def _explained(means: Float[Tensor, "*draw kept"]) -> Float[Tensor, "*draw kept"]:
-    none, whole = means[..., :1], means[..., 1:2]
-    return (means - none) / (whole - none)
+    return explained(means, none=0, whole=1)

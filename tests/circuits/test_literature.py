@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from circuits.published import PUBLISHED, published
+from circuits.literature import PUBLISHED, published
 from mechheads.errors import MechheadsError
 
 

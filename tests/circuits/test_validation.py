@@ -7,7 +7,7 @@ import torch
 from pairs import random_pairs
 
 from circuits.circuit import Circuit
-from circuits.faithfulness import judge
+from circuits.validation import judge
 from circuits.search import SEARCHES, search
 from circuits.stability import overlap, resampled_overlap
 from mechheads.engine.head_subsets import keep_only, measure_subsets

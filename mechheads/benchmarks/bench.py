@@ -1,0 +1,94 @@
+"""The whole benchmark: check, time, print."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from mechheads.errors import MechheadsError, unknown
+from mechheads.jobs.run import Finished, print_json
+from mechheads.models.untrained import SHAPES
+from mechheads.options import read_list
+
+if TYPE_CHECKING:
+    from .timings import Timing
+
+TITLES = ("threads", "theirs, s", "ours, s", "ratio", "floor, s", "ours / floor", "differ")
+
+
+def run_bench(given: Mapping[str, Any]) -> Finished:
+    """Time every shape with every number of threads, or a sweep."""
+    rows, length, loops, sweep = (given[name] for name in ("rows", "length", "loops", "sweep"))
+    names = read_list(given["shape"], str, "--shape")
+    threads = read_list(given["threads"], int, "--threads")
+    positions = read_list(given["first"], int, "--first")
+    for name in names:
+        if name not in SHAPES:
+            raise unknown("shape", name, SHAPES)
+    sizes = {"--threads": (min(threads), 1), "--rows": (rows, 1)}
+    sizes |= {"--loops": (loops, 0), "--sweep": (sweep, 0)}
+    for flag, (size, least) in sizes.items():
+        if size < least:
+            raise MechheadsError(f"{flag} takes {least} or more, got {size}.")
+    if not 2 <= length <= 64:
+        raise MechheadsError(f"--length takes 2 to 64 tokens, got {length}.")
+    for position in positions:
+        if not 1 <= position < length:
+            raise MechheadsError(
+                f"--first takes 1 to {length - 1} with prompts of {length} tokens, got {position}."
+            )
+    if sweep:
+        return _scaling(sweep, given)
+    from mechheads.models.devices import keep_freed_memory
+
+    from .timings import compare
+
+    keep_freed_memory()
+    found: list[Timing] = []
+    for name in names:
+        for count in threads:
+            some = {"rows": rows, "length": length, "loops": loops, "quiet": given["quiet"]}
+            timings = list(compare(name, count, positions, **some))
+            found += timings
+            if not given["json"]:
+                print_timings(timings)
+                print(flush=True)
+    if given["json"]:
+        print_json("bench", {"timings": [asdict(t) | {"ratio": t.ratio} for t in found]}, [], None)
+    return Finished(found, None)
+
+
+def _scaling(cells: int, given: Mapping[str, Any]) -> Finished:
+    from .scaling import compare_workers
+
+    found = compare_workers(cells, given["quiet"])
+    if given["json"]:
+        print_json("bench", asdict(found) | {"ratio": found.ratio}, [], None)
+    else:
+        print(found.table)
+    return Finished(found, None)
+
+
+def print_timings(timings: "Sequence[Timing]") -> None:
+    """One line per comparison: seconds, how many times faster, and the least time possible."""
+    from rich.table import Table
+
+    from mechheads.cli.console import print_plain
+
+    table = Table("shape", "what", box=None, pad_edge=False)
+    for title in TITLES:
+        table.add_column(title, justify="right")
+    for t in timings:
+        counted = not math.isnan(t.floor)
+        table.add_row(
+            t.shape,
+            t.what,
+            str(t.threads),
+            f"{t.theirs:.2f}",
+            f"{t.ours:.2f}",
+            f"{t.ratio:.1f} x",
+            f"{t.floor:.2f}" if counted else "",
+            f"{t.ours / t.floor:.2f}" if counted else "",
+            "" if math.isnan(t.difference) else f"{t.difference:.0e}",
+        )
+    print_plain(table)

@@ -1,0 +1,105 @@
+"""The help text of a command, from its signature and docstring."""
+
+import inspect
+import re
+import shutil
+import textwrap
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from mechheads.options import choices, flag_of
+
+from .commands import COMMANDS, Command
+
+
+def overview() -> str:
+    """What `mechheads --help` prints: all commands."""
+    lines = [
+        "Usage: mechheads COMMAND [flags]",
+        "",
+        "Which attention heads do the job?",
+        "",
+        *(f"  {command.name:<12}{command.summary}" for command in COMMANDS.values()),
+        "",
+        "mechheads COMMAND --help lists its flags. python -m mechheads.COMMAND does the same.",
+    ]
+    return "\n".join(lines)
+
+
+def help_text(command: Command) -> str:
+    """Usage, what the command does, and every flag with its default."""
+    from fire import docstrings
+
+    document = docstrings.parse(inspect.getdoc(command.function) or "")
+    about = _arguments(command)
+    usage, rows = [f"python -m mechheads.{command.name}"], []
+    for name, p in command.flags.items():
+        if p.default is p.empty:
+            usage.append(name.upper())
+            rows.append((name.upper(), about.get(name, "")))
+            continue
+        value = "" if p.annotation is bool else f" {name.upper().rstrip('_')}"
+        shown = "" if p.default in (None, False, "") else f" [{p.default}]"
+        rows.append((f"{flag_of(name)}{value}", about.get(name, "") + shown))
+    width = max((len(flag) for flag, _ in rows), default=0) + 2
+    lines = [f"Usage: {' '.join(usage)} [flags]", "", document.summary or ""]
+    if document.description:
+        lines += ["", document.description]
+    columns = max(60, min(shutil.get_terminal_size().columns, 110))
+
+    def fill(line: str, indent: int) -> str:
+        return textwrap.fill(line, columns, subsequent_indent=" " * indent)
+
+    lines += ["", *(fill(f"  {flag:<{width}}{text}", width + 2) for flag, text in rows), ""]
+    for line in notes(command):
+        columned = re.match(r" *\S+ {2,}", line)
+        lines.append(fill(line, columned.end() if columned else len(line) - len(line.lstrip()) + 4))
+    return "\n".join(lines).rstrip()
+
+
+def notes(command: Command) -> list[str]:
+    """The methods and tasks that the command takes, with their own flags."""
+    lines = []
+    if "methods" in command.takes:
+        lines += [*_methods(), ""]
+    if "tasks" in command.takes:
+        lines += _tasks()
+    return lines
+
+
+def _arguments(command: Command) -> dict[str, str]:
+    """The description of every argument; a group of options describes its own."""
+    from fire import docstrings
+
+    about = {}
+    documents: list[Any] = [command.function]
+    for parameter in inspect.signature(command.function).parameters.values():
+        if is_dataclass(parameter.annotation) and fields(parameter.annotation):
+            documents.append(parameter.annotation)
+    for documented in documents:
+        found = docstrings.parse(inspect.getdoc(documented) or "")
+        about |= {a.name: " ".join((a.description or "").split()) for a in found.args or []}
+    return about
+
+
+def _methods() -> list[str]:
+    from mechheads.scoring.registry import METHODS
+
+    lines = ["Methods and their own flags:"]
+    for method in METHODS.values():
+        flags = "".join(f" {flag_of(flag)}" for flag in method.flags)
+        lines.append(f"  {method.name:<18}{method.summary}{flags and ';'}{flags}")
+    return lines
+
+
+def _tasks() -> list[str]:
+    from tasks import TASKS
+
+    lines = ["Tasks and their own flags:"]
+    for task in TASKS.values():
+        lines.append(f"  {task.name:<18}{task.summary}")
+        for option in task.options.values():
+            listed = ", ".join(choices(option.annotation))
+            default = "" if option.default is None else f" [{option.default}]"
+            lines.append(f"  {'':<18}{flag_of(option.name)}{default}{': ' * bool(listed)}{listed}")
+    return lines

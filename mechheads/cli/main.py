@@ -1,0 +1,96 @@
+"""The command line: `mechheads discover --task ioi`, or `python -m mechheads.discover --task ioi`.
+
+What a user can fix is one line on stderr and exit code 2.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mechheads.errors import MechheadsError
+
+from .commands import COMMANDS, Command, find
+from .help import help_text, overview
+from .parse import arguments
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which cluster schedulers send: handled like Ctrl-C."""
+
+
+def main() -> NoReturn:
+    """The console script `mechheads`."""
+    argv = sys.argv[1:]
+    if not argv or argv[0] in ("--help", "-h", "help"):
+        print(overview())
+        sys.exit(0)
+    if argv[0] == "--version":
+        from mechheads import __version__
+
+        print(f"mechheads {__version__}")
+        sys.exit(0)
+    try:
+        command = find(argv[0].replace("-", "_"))
+    except MechheadsError as error:
+        print(f"mechheads: {error}", file=sys.stderr)
+        sys.exit(2)
+    _execute(command, argv[1:])
+
+
+def run(function: Callable[..., Any]) -> NoReturn:
+    """What `python -m mechheads.COMMAND` does: call the command with the flags given, and exit."""
+    _execute(COMMANDS[function.__name__], sys.argv[1:])
+
+
+def _execute(command: Command, argv: Sequence[str]) -> NoReturn:
+    signal.signal(signal.SIGTERM, _terminate)
+    leave_working_directory()
+    try:
+        with unless_gone():
+            if {"--help", "-h"} & set(argv):
+                print(help_text(command))
+            else:
+                command.call(arguments(command, argv))
+            sys.stdout.flush()
+    except MechheadsError as error:
+        sys.exit(_fail(command, str(error), 2))
+    except Terminated:
+        sys.exit(_fail(command, "terminated.", 143))
+    except KeyboardInterrupt:
+        sys.exit(_fail(command, "interrupted.", 130))
+    sys.exit(0)
+
+
+def leave_working_directory() -> None:
+    """Do not import a stranger's tasks.py or circuits.py.
+
+    `python -m` puts the working directory first on the search path. Unless our own packages are
+    there, it goes.
+    """
+    home = Path(__file__).resolve().parents[2]
+    here = Path.cwd().resolve()
+    if here != home:
+        sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != here]
+
+
+@contextlib.contextmanager
+def unless_gone() -> Iterator[None]:
+    """End quietly if the reader of stdout (head, less) has gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _terminate(*_: Any) -> NoReturn:
+    raise Terminated
+
+
+def _fail(command: Command, text: str, code: int) -> int:
+    print(f"mechheads.{command.name}: {' '.join(text.split())}", file=sys.stderr)
+    return code

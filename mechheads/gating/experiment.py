@@ -1,0 +1,177 @@
+"""Causal head gating, whole: gates are fitted to some prompts and tested on others.
+
+1. Three fits per seed (`scoring.gate_fitting`), on the prompts that fit.
+2. On those that test: exact patching for comparison, the ablation curves of every role, and what
+   each mask keeps.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.engine.head_subsets import measure_subsets
+from mechheads.models.model import Model, shape_of
+from mechheads.observe.evaluation import evaluate
+from mechheads.prompts import Prompts
+from mechheads.runs.result import Result
+from mechheads.scoring.activation_patching import patch
+from mechheads.scoring.gate_fitting import FitSettings, fit_gates
+from mechheads.scoring.gate_roles import LIMIT, Gates
+
+from .ablation import Ablation, ablate, grid
+from .agreement import Agreement, agreement
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class MaskTable:
+    """What each mask keeps of the model, on held-out prompts; mean over prompts and seeds."""
+
+    names: tuple[str, ...]
+    mean_gate: Float[Tensor, " mask"]
+    logprob: Float[Tensor, " mask"]
+    accuracy: Float[Tensor, " mask"]
+
+    def frame(self) -> "pd.DataFrame":
+        """A row per mask."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "mask": list(self.names),
+                "mean gate": self.mean_gate.tolist(),
+                "log P(target)": self.logprob.tolist(),
+                "accuracy": self.accuracy.tolist(),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class GatedTask:
+    """One task on one model: its gates, their test, and how they agree with patching."""
+
+    gates: Gates
+    ablation: Ablation
+    agreement: Agreement | None
+    masks: MaskTable
+    warning: str | None = None
+
+    @property
+    def name(self) -> str:
+        """For headings and messages."""
+        return self.gates.name
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Fits that have not converged, and that the model cannot do the task."""
+        return *self.gates.warnings, *([self.warning] if self.warning else [])
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers of result.json."""
+        curves, middle = self.ablation, len(self.ablation.ks) // 2
+        half = {order: curves.mean(order)[middle].item() for order in curves.orders}
+        return {
+            **self.gates.headline,
+            "delta_k": curves.ks[middle],
+            **{f"delta_{order}": value for order, value in half.items()},
+            **(self.agreement.headline if self.agreement else {}),
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True)
+class Gating(Result):
+    """Every task on every model."""
+
+    tasks: tuple[GatedTask, ...]
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The numbers of every task and model."""
+        return {"parts": {part.name: part.headline for part in self.tasks}}
+
+    @property
+    def sentence(self) -> str:
+        """The roles in words."""
+        return " ".join(part.gates.sentence for part in self.tasks)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of every task and model."""
+        return tuple(f"{part.name}: {words}" for part in self.tasks for words in part.warnings)
+
+    def frame(self) -> "pd.DataFrame":
+        """A tidy frame: seed, layer, head, gates and scores; before them task and model where there
+        are several.
+        """
+        return self.joined([part.gates.frame() for part in self.tasks])
+
+    def joined(self, frames: "list[pd.DataFrame]") -> "pd.DataFrame":
+        """The tables of all tasks and models in one."""
+        import pandas as pd
+
+        if len(frames) == 1:
+            return frames[0]
+        parts = []
+        for task, frame in zip(self.tasks, frames, strict=True):
+            part = frame.copy()
+            part.insert(0, "task", task.gates.task)
+            part.insert(1, "model", task.gates.model)
+            parts.append(part)
+        return pd.concat(parts, ignore_index=True)
+
+
+def measure_gates(
+    model: Model, found: Gates, prompts: Prompts, *, budget: int | None = None
+) -> MaskTable:
+    """Held-out log probability and accuracy with each mask, soft and cut at 0.5."""
+    shape = (1, *found.plus.shape[1:])
+    chosen = {
+        "no gates": torch.ones(shape),
+        "free": found.free,
+        "G+": found.plus,
+        "G+ cut at 0.5": (found.plus >= LIMIT).float(),
+        "G-": found.minus,
+        "G- cut at 0.5": (found.minus >= LIMIT).float(),
+        "no heads": torch.zeros(shape),
+    }
+    keep = torch.cat([gates.float() for gates in chosen.values()])
+    sizes = [len(gates) for gates in chosen.values()]
+    columns = []
+    for metric in ("logprob", "top1"):
+        values = measure_subsets(
+            model, prompts, keep, metric, replacement="zero", budget=budget, quiet=True
+        )
+        columns.append(torch.stack([part.mean() for part in values.mean(1).split(sizes)]))
+    kept = torch.stack([part.mean() for part in keep.mean((1, 2)).split(sizes)])
+    return MaskTable(tuple(chosen), kept, *columns)
+
+
+def gate_task(
+    model: Model,
+    fitted: Prompts,
+    tested: Prompts,
+    settings: FitSettings,
+    *,
+    k: int = 50,
+    points: int | None = None,
+    patching: bool = True,
+    budget: int | None = None,
+    quiet: bool = False,
+) -> GatedTask:
+    """Fit gates to some prompts and test them on others."""
+    ks = grid(shape_of(model).layers * shape_of(model).heads, k, points)
+    judged = evaluate(model, tested, "logprob", quiet=True)
+    found = fit_gates(model, fitted, settings, budget=budget, quiet=quiet)
+    agreed = None
+    if patching:
+        agreed = agreement(found, patch(model, tested, budget=budget, quiet=quiet))
+    curves = ablate(model, found, tested, ks, budget=budget, quiet=quiet)
+    masks = measure_gates(model, found, tested, budget=budget)
+    return GatedTask(found, curves, agreed, masks, judged.warning)

@@ -1,0 +1,129 @@
+"""The job of `mask`: answers without the top heads, or without random ones."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mechheads.cli.commands import COMMANDS
+from mechheads.errors import MechheadsError, unknown
+from mechheads.models.options import ModelOptions
+from mechheads.options import flag_of, pick, read_list
+from mechheads.prompts import check_prompts
+from mechheads.scoring import registry as methods
+from tasks import questions
+from tasks import registry as tasks
+
+from .run import Job, Measured, Session
+
+if TYPE_CHECKING:
+    from mechheads.models.model import Model
+    from mechheads.prompts.partitions import QuestionSplit
+
+PROBE, ELBOW = "probe", "elbow"
+# What the experiment takes as it is.
+OPTIONS = "method signed k draws seed positions scale max_tokens matrix matrix_k budget".split()
+
+
+def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
+    """Check the settings; needs no torch."""
+    model, method = settings["model"], settings["method"]
+    names = read_list(settings["tasks"], str, "--tasks")
+    metrics = read_list(settings["metrics"], str, "--metrics")
+    options = COMMANDS["mask"].own_options(settings)
+    check_masks(settings, options)
+    check_questions(names, settings)
+    check_answers(metrics, settings["max_tokens"])
+    loading = pick(ModelOptions, settings)
+    source = loading.find(model, quiet)
+
+    def measure(session: Session) -> Measured:
+        from mechheads.masking.experiment import mask_tasks
+        from mechheads.metrics import text
+        from mechheads.models.provenance import provenance
+
+        qualities = [text.find(name, settings["comet_command"]) for name in metrics]
+        loaded = loading.load(model, session.models, session.quiet)
+        split = make_questions(loaded, names, settings)
+        found = mask_tasks(
+            loaded,
+            split,
+            qualities,
+            options=options,
+            quiet=session.quiet,
+            **{name: settings[name] for name in OPTIONS},
+        )
+        used = [*split.ranked, *split.asked]
+        return Measured(found, provenance(loaded, source, used, settings["seed"]))
+
+    return Job(["mask", model, method], [model], settings, measure)
+
+
+def check_questions(names: Sequence[str], settings: Mapping[str, Any]) -> None:
+    """An error names what is wrong with the questions."""
+    if len(set(names)) < len(names):
+        raise MechheadsError(f"--tasks names a task twice: {','.join(names)}.")
+    for name in ("n", "rank"):
+        check_prompts(f"--{name}", settings[name])
+    for name in names:
+        if not tasks.is_file(name):
+            tasks.check(name, settings["n"], settings["split"], {})
+            continue
+        questions.from_file(name)
+        if settings["method"] != PROBE:
+            raise MechheadsError(
+                f"{name} has questions but no corrupted prompts, which --method "
+                f"{settings['method']} needs. Use --method probe."
+            )
+
+
+def check_masks(settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """An error names what is wrong with the ranking or the number of heads to mask."""
+    method, k, matrix_k = (settings[name] for name in ("method", "k", "matrix_k"))
+    if method not in (*methods.METHODS, PROBE):
+        raise unknown("method", method, [*methods.METHODS, PROBE])
+    if method != PROBE:
+        methods.check_flags(method, options)
+    elif options:
+        raise MechheadsError(
+            f"unknown flag {flag_of(next(iter(options)))}: method {PROBE} has no such option."
+        )
+    if k == ELBOW and method != PROBE:
+        raise MechheadsError(f"--k {ELBOW} needs --method {PROBE}, got --method {method}.")
+    if k == ELBOW and settings["matrix"] and not matrix_k:
+        raise MechheadsError(f"--matrix masks one number of heads: add --matrix-k to --k {k}.")
+    if matrix_k and not settings["matrix"]:
+        raise MechheadsError("--matrix-k needs --matrix. Add it, or leave --matrix-k out.")
+    if settings["draws"] < 0:
+        raise MechheadsError(f"--draws takes 0 or more, got {settings['draws']}.")
+    if not 0 <= settings["scale"] < 1:
+        raise MechheadsError(f"--scale takes 0 up to 1, got {settings['scale']}.")
+
+
+def check_answers(metrics: Sequence[str], max_tokens: int) -> None:
+    """An error names what is wrong with the answers or the metrics."""
+    if max_tokens < 1:
+        raise MechheadsError(f"--max-tokens takes 1 or more, got {max_tokens}.")
+    if len(set(metrics)) < len(metrics):
+        raise MechheadsError(f"--metrics names a metric twice: {','.join(metrics)}.")
+
+
+def make_questions(
+    model: "Model", names: Sequence[str], settings: Mapping[str, Any]
+) -> "QuestionSplit":
+    """Questions that rank the heads, and others to answer, by function."""
+    from mechheads.models.model import encoder_of
+    from mechheads.prompts.partitions import split_questions
+
+    n, rank = settings["n"], settings["rank"]
+    made = [
+        part
+        for name in names
+        for part in questions.make_questions(
+            name,
+            model,
+            n=None if tasks.is_file(name) else n + rank,
+            seed=settings["seed"],
+            split=settings["split"],
+        )
+    ]
+    encoder = encoder_of(model)
+    return split_questions(encoder, made, n=n, rank=rank, max_tokens=settings["max_tokens"])

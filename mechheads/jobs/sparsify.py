@@ -1,0 +1,89 @@
+"""The job of `sparsify`: post-train a model on text or on the tasks, and report the curves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechheads.errors import MechheadsError
+from mechheads.models import locate
+from mechheads.packages import check_not_hidden
+from mechheads.progress import say
+from mechheads.runs.files import prepare
+
+from .run import Finished, print_json
+
+if TYPE_CHECKING:
+    from mechheads.models.huggingface import Original
+    from mechheads.training.data import Course
+    from mechheads.training.sparsification import Settings
+
+# What `sparsification.Settings` takes as it is.
+SETTINGS = "model text length steps slack density rate settle decay distill lora seed start".split()
+
+
+def run_sparsify(given: Mapping[str, Any]) -> Finished:
+    """Check, load, train and report."""
+    check_not_hidden()
+    model, threads, quiet = (given[name] for name in ("model", "threads", "quiet"))
+    if threads is not None and threads < 1:
+        raise MechheadsError(f"--threads takes 1 or more, got {threads}.")
+    place = None if given["text"] == "tasks" else Path(given["text"]).expanduser()
+    if place:
+        from mechheads.training.texts import text_files
+
+        text_files(place)
+    if locate.is_sparse(locate.find(model, given["revision"], quiet=quiet)):
+        raise MechheadsError(f"{model} is already sparse. Give the dense model it was made from.")
+    folder = prepare(Path(given["out"]).expanduser())
+    say(f"Loading {model} ...", quiet)
+    import torch
+
+    from mechheads.models.load import load_original
+    from mechheads.training import sparsification
+    from mechheads.training.report import write_curves
+
+    batch = given["batch"] or (8 if place else 128)
+    settings = sparsification.Settings(batch=batch, **{name: given[name] for name in SETTINGS})
+    sparsification.check(settings)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    original = load_original(model, revision=given["revision"], device=given["device"], quiet=quiet)
+    found = sparsification.sparsify(
+        original,
+        make_course(original, place, settings),
+        settings,
+        folder,
+        stop_after=given["stop_after"],
+        quiet=quiet,
+    )
+    page = write_curves(folder / "training", f"{model} made sparse", settings.__dict__)
+    heads = original.n_layers * original.n_heads
+    sentence = (
+        f"{found.density:.2%} of the attention edges are left, in {found.live} of {heads} heads; "
+        f"the loss on held-out rows is {found.gap:+.4f} nats from the dense model's."
+    )
+    if given["json"]:
+        headline = {"density": found.density, "live_heads": found.live, "gap_nats": found.gap}
+        print_json("sparsify", headline, [], folder, sentence)
+    else:
+        print(f"{sentence}\nmodel: {folder}\nreport: {page}")
+    return Finished(found, folder)
+
+
+def make_course(original: "Original", place: Path | None, settings: "Settings") -> "Course":
+    """What the model is trained on: text, or the prompts of the tasks."""
+    from mechheads.prompts.lexicon import tokenizer_lexicon
+    from mechheads.training.data import task_course, text_course
+    from tasks.curriculum import held_out_pairs, shares
+
+    tokenizer, bos, seed = original.tokenizer, original.prepend_bos, settings.seed
+    if place is None:
+        lexicon = tokenizer_lexicon(tokenizer, settings.model)
+        portions, tests = shares(lexicon, settings.batch), held_out_pairs(lexicon, 16)
+        return task_course(tokenizer, portions, tests, seed, bos)
+    if settings.length > original.n_ctx:
+        raise MechheadsError(
+            f"{settings.model} takes up to {original.n_ctx} tokens, but --length is "
+            f"{settings.length}. Use a smaller --length."
+        )
+    return text_course(tokenizer, place, settings.length, settings.batch, seed, bos)

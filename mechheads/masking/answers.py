@@ -1,0 +1,242 @@
+"""Answers of the model with no heads masked, the first K of a ranking, and K others at random."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.engine.generate import generate
+from mechheads.errors import MechheadsError
+from mechheads.metrics.text import Quality, exact
+from mechheads.models.model import Model, shape_of
+from mechheads.prompts import Questions
+from mechheads.scoring.statistics import bootstrap
+
+from .selection import Head, check_sizes, overlap, random_heads
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What is masked: nothing, the `top` k heads, or k `random` ones of a draw."""
+
+    selection: str
+    k: int
+    draw: int
+    heads: tuple[Head, ...]
+
+
+@dataclass(frozen=True)
+class FunctionAnswers:
+    """One function: its conditions, what was said in each, and every metric of every answer."""
+
+    function: str
+    ranking: tuple[Head, ...]
+    prompts: tuple[str, ...]
+    gold: tuple[tuple[str, ...], ...]
+    conditions: tuple[Condition, ...]
+    said: tuple[tuple[str, ...], ...]
+    metrics: tuple[str, ...]
+    values: Float[Tensor, "condition metric prompt"]
+
+    def frame(self) -> "pd.DataFrame":
+        """A tidy frame: function, selection, k, draw, metric, value (mean over prompts)."""
+        import pandas as pd
+
+        rows = [
+            (self.function, c.selection, c.k, c.draw, metric, self.values[i, j].mean().item())
+            for i, c in enumerate(self.conditions)
+            for j, metric in enumerate(self.metrics)
+        ]
+        columns = ["function", "selection", "k", "draw", "metric", "value"]
+        return pd.DataFrame(rows, columns=pd.Index(columns))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Every k, in order."""
+        return sorted({c.k for c in self.conditions if c.selection == "top"})
+
+    def right(self) -> Float[Tensor, "condition prompt"]:
+        """1 where an answer is right by exact match, whatever the metrics are."""
+        return torch.tensor([exact(texts, self.gold, self.said[0]) for texts in self.said])
+
+    def of(self, selection: str, k: int, metric: str) -> Float[Tensor, "draw prompt"]:
+        """A metric of every answer, with k heads so selected."""
+        chosen = [c.selection == selection and c.k == k for c in self.conditions]
+        return self.values[torch.tensor(chosen), self.metrics.index(metric)]
+
+    def rows(self, metric: str) -> list[dict[str, Any]]:
+        """For every k a row of `Masking.summary`."""
+        rows = []
+        for k in self.sizes:
+            top, drawn = self.of("top", k, metric)[0], self.of("random", k, metric)
+            means = drawn.mean(1) if len(drawn) else torch.tensor([torch.nan])
+            more = drawn.mean(0) - top
+            (top_low, top_high), (more_low, more_high) = interval(top), interval(more)
+            sets = [c.heads for c in self.conditions if c.selection == "random" and c.k == k]
+            rows.append(
+                {
+                    "function": self.function,
+                    "k": k,
+                    "metric": metric,
+                    "whole": self.of("none", 0, metric).mean().item(),
+                    "top": top.mean().item(),
+                    "top_low": top_low,
+                    "top_high": top_high,
+                    "random": means.mean().item(),
+                    "worst": means.min().item(),
+                    "best": means.max().item(),
+                    "overlap": overlap(sets),
+                    "more": more.mean().item(),
+                    "more_low": more_low,
+                    "more_high": more_high,
+                }
+            )
+        return rows
+
+    def loss(self, metric: str) -> "Loss":
+        """What is lost of a metric, mean over k."""
+        whole = self.of("none", 0, metric)[0]
+        top = torch.stack([self.of("top", k, metric)[0] for k in self.sizes]).mean(0)
+        drawn = torch.stack([self.of("random", k, metric).mean(0) for k in self.sizes]).mean(0)
+        lost = [(whole - values).mean().item() for values in (top, drawn)]
+        return Loss(lost[0], lost[1], *interval(drawn - top))
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the model said, condition by condition."""
+        return [
+            {
+                "function": self.function,
+                "selection": c.selection,
+                "k": c.k,
+                "draw": c.draw,
+                "prompt": prompt,
+                "answer": said,
+                "gold": list(gold),
+            }
+            for c, texts in zip(self.conditions, self.said, strict=True)
+            for prompt, said, gold in zip(self.prompts, texts, self.gold, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is lost without the top heads and without random ones; `low` and `high` are the 95 %
+    interval of their difference, from a paired bootstrap over questions.
+    """
+
+    top: float
+    random: float
+    low: float
+    high: float
+
+    @property
+    def more(self) -> float:
+        """What top heads cost more than random ones."""
+        return self.top - self.random
+
+
+def mask_heads(
+    model: Model,
+    questions: Questions,
+    ranking: Sequence[Head],
+    sizes: Sequence[int],
+    qualities: Sequence[Quality],
+    *,
+    draws: int = 5,
+    seed: int = 0,
+    positions: str = "last",
+    scale: float = 0.0,
+    max_tokens: int = 32,
+    budget: int | None = None,
+    quiet: bool = False,
+) -> FunctionAnswers:
+    """Answers with the first k heads masked and with k others at random, for every size k.
+
+    A masked head's z is multiplied by `scale`.
+    """
+    check_sizes(sizes, len(ranking), draws)
+    conditions = [Condition("none", 0, 0, ())]
+    for k in sizes:
+        conditions.append(Condition("top", k, 0, tuple(ranking[:k])))
+        conditions += random_conditions(random_heads(ranking, k, draws, seed))
+    answers = answer_conditions(
+        model,
+        questions,
+        conditions,
+        qualities,
+        positions=positions,
+        scale=scale,
+        max_tokens=max_tokens,
+        budget=budget,
+        quiet=quiet,
+    )
+    return replace(answers, ranking=tuple(ranking))
+
+
+def answer_conditions(
+    model: Model,
+    questions: Questions,
+    conditions: Sequence[Condition],
+    qualities: Sequence[Quality],
+    *,
+    positions: str,
+    scale: float,
+    max_tokens: int,
+    budget: int | None,
+    quiet: bool,
+) -> FunctionAnswers:
+    """Answers under every condition, the first of which masks nothing, and all metrics of them.
+
+    A metric judges all answers in one call.
+    """
+    if positions not in ("last", "all"):
+        raise MechheadsError(f"positions are last or all, not {positions!r}.")
+    prompts = tuple(q.prompt for q in questions.items)
+    gold = tuple(q.answers for q in questions.items)
+    said = generate(
+        model,
+        prompts,
+        torch.stack([mask_of(model, c.heads, scale) for c in conditions]),
+        positions=positions,
+        max_tokens=max_tokens,
+        budget=budget,
+        quiet=quiet,
+    )
+    every, times = list(chain(*said)), len(conditions)
+    judged = [quality.judge(every, gold * times, said[0] * times) for quality in qualities]
+    return FunctionAnswers(
+        questions.name,
+        (),
+        prompts,
+        gold,
+        tuple(conditions),
+        tuple(map(tuple, said)),
+        tuple(quality.name for quality in qualities),
+        torch.tensor(judged).unflatten(1, (times, len(prompts))).transpose(0, 1),
+    )
+
+
+def random_conditions(sets: Sequence[Sequence[Head]]) -> list[Condition]:
+    """A condition for every draw."""
+    return [Condition("random", len(heads), i, tuple(heads)) for i, heads in enumerate(sets)]
+
+
+def interval(values: Float[Tensor, " prompt"]) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean over prompts."""
+    low, high = bootstrap(values[:, None])
+    return low.item(), high.item()
+
+
+def mask_of(model: Model, heads: Sequence[Head], scale: float) -> Float[Tensor, "layer head"]:
+    """What every head's z is multiplied by."""
+    keep = torch.ones(shape_of(model).grid)
+    for layer, head in heads:
+        keep[layer, head] = scale
+    return keep
