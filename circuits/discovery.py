@@ -134,7 +134,6 @@ class Discovery(Result):
             f"ranking_{self.effects.over}": len(self.effects.values),
             "judging_prompts": self.curve.values.shape[1],
             "accuracy": float(clean["accuracy"].mean()),
-            "warning": " ".join(self.warnings) or None,
         }
 
     @property

@@ -55,7 +55,7 @@ class Filler(Result):
                     spread=mechanism.spread,
                     one_factor_per_query_p=mechanism.p_value,
                 )
-        return {"parts": parts, "warning": " ".join(self.notes) or None}
+        return {"parts": parts}
 
     @property
     def sentence(self) -> str:

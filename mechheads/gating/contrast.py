@@ -123,7 +123,7 @@ class Contrast(Result):
                 ("prompts fitted", trial.fitted[i]),
             )
         }
-        return numbers | {"batch": self.settings["batch"], "warnings": list(self.warnings)}
+        return numbers | {"batch": self.settings["batch"]}
 
     @property
     def sentence(self) -> str:

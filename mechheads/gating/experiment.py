@@ -81,7 +81,6 @@ class GatedTask:
             "delta_k": curves.ks[middle],
             **{f"delta_{order}": value for order, value in half.items()},
             **(self.agreement.headline if self.agreement else {}),
-            "warnings": list(self.warnings),
         }
 
 

@@ -105,7 +105,9 @@ def run_job(name: str, settings: Mapping[str, Any], out: str, session: Session) 
     }
     line = command.line(job.settings)
     result = measured.result
-    record = runs.Record(name, job.settings, result.headline, measured.provenance, line)
+    record = runs.Record(
+        name, job.settings, result.headline, measured.provenance, result.warnings, line
+    )
     runs.keep(folder, record, timings, lambda place: result.report(place, record))
     return Finished(result, folder)
 

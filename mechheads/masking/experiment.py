@@ -104,8 +104,7 @@ class Masking(Result):
             for name, values in asdict(compare_orders(*orders)).items():
                 ends = ("", ", low", ", high")
                 numbers |= {f"hierarchy: {name}{e}": v for e, v in zip(ends, values, strict=True)}
-        numbers |= {"too_long": self.too_long, "left_out": dict(self.left_out)}
-        return numbers | {"warning": " ".join(self.warnings) or None}
+        return numbers | {"too_long": self.too_long, "left_out": dict(self.left_out)}
 
     @property
     def sentence(self) -> str:

@@ -1,9 +1,9 @@
 """Run folders: what every command leaves behind, in one format.
 
-A folder holds `result.json` (schema, command, all settings, headline numbers, provenance, and the
-digest of every other file), tidy CSV files, reports, and `timings.json`, which alone may differ
-when the same settings run again on the same machine. It is filled under another name and renamed
-when it is whole, so that a killed run leaves nothing that looks finished.
+A folder holds `result.json` (schema, command, all settings, headline numbers, warnings, provenance,
+and the digest of every other file), tidy CSV files, reports, and `timings.json`, which alone may
+differ when the same settings run again on the same machine. It is filled under another name and
+renamed when it is whole, so that a killed run leaves nothing that looks finished.
 """
 
 import hashlib
@@ -36,6 +36,7 @@ class Record:
     settings: Mapping[str, Any]
     headline: Mapping[str, Any]
     provenance: Mapping[str, Any]
+    warnings: tuple[str, ...] = ()
     line: str = ""  # the command line that repeats the run, for its report
 
     @property
@@ -100,6 +101,7 @@ def finish(folder: Path, record: Record, timings: Mapping[str, float]) -> None:
         "command": record.command,
         "settings": dict(record.settings),
         "headline": dict(record.headline),
+        "warnings": list(record.warnings),
         "provenance": dict(record.provenance),
         "files": digests,
     }
@@ -121,7 +123,8 @@ def read_run(folder: Path, command: str | None = None) -> Record:
         schema, digests = content["schema"], dict(content["files"])
         parts = (content["settings"], content["headline"], content["provenance"])
         settings, headline, provenance = map(dict, parts)
-        record = Record(str(content["command"]), settings, headline, provenance)
+        warnings = tuple(map(str, content["warnings"]))
+        record = Record(str(content["command"]), settings, headline, provenance, warnings)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MechheadsError(f"{file} is damaged ({error!r}). Run it again.") from None
     if schema != SCHEMA:

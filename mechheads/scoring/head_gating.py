@@ -43,7 +43,7 @@ def gating(
         clean,
         corrupt,
         settings,
-        {"warnings": found.warnings},
+        {"warnings": list(found.warnings)},
         over="seeds",
         quantity="facilitation less interference",
     )

@@ -155,7 +155,8 @@ def _row(sweep: Sweep, cell: Cell) -> dict[str, Any]:
         return row | {"state": "not run"}
     run = sweep.runs[cell]
     report = f"{CELLS}/{cell.name}/{run.folder.name}/report.html"
-    return row | {"state": "done", "report": report, "headline": dict(run.record.headline)}
+    found = {"headline": dict(run.record.headline), "warnings": list(run.record.warnings)}
+    return row | {"state": "done", "report": report} | found
 
 
 def _section(sweep: Sweep, command: str, rows: Sequence[Mapping[str, Any]]) -> Section:
@@ -171,9 +172,11 @@ def _section(sweep: Sweep, command: str, rows: Sequence[Mapping[str, Any]]) -> S
         label = label if label not in links else row["cell"]
         if "report" in row:
             links[label] = row["report"]
+        notes = _notes(row)
         for part, numbers in headline.get("parts", {"": headline}).items():
             line = {"cell": label} | ({"of": part} if part else {}) | _numbers(command, numbers)
-            table.append(line | {"notes": _notes(row, headline, numbers)})
+            table.append(line | {"notes": notes})
+            notes = ""  # they are of the whole cell: its first line has them
     frame = pd.DataFrame(table)
     notes = frame.pop("notes")
     if any(notes):
@@ -195,13 +198,10 @@ def _numbers(command: str, headline: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _notes(row: Mapping[str, Any], *headlines: Mapping[str, Any]) -> str:
+def _notes(row: Mapping[str, Any]) -> str:
     """Why a cell failed or was not run, and what its run warns of."""
     said = [] if row["state"] == "done" else [row.get("error", row["state"])]
-    for headline in headlines:
-        said += [headline["warning"]] if headline.get("warning") else []
-        said += headline.get("warnings", ())
-    return " ".join(dict.fromkeys(said))
+    return " ".join([*said, *row.get("warnings", ())])
 
 
 def _lines(sweep: Sweep, command: str) -> Iterator[Line]:
