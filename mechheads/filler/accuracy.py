@@ -92,7 +92,8 @@ class Accuracies(Result):
         parts = []
         for model in dict.fromkeys(frame["model"]):
             rows = frame[frame["model"] == model]
-            listed = ", ".join(f"{r.condition} {r.accuracy:.0%}" for r in rows.itertuples())
+            asked = rows[rows["accuracy"].notna()]
+            listed = ", ".join(f"{r.condition} {r.accuracy:.0%}" for r in asked.itertuples())
             parts.append(f"{model}: {listed}")
         changed = frame[frame["p_value"] < 0.05]
         if not len(changed):

@@ -74,7 +74,7 @@ class Filler(Result):
 
 @dataclass(frozen=True)
 class ModelPrompts:
-    """All prompts of one model. Those of a sweep are None where they cannot be design."""
+    """All prompts of one model. Those of a sweep are None where they cannot be asked."""
 
     questions: tuple[Question, ...]
     prompts: Made

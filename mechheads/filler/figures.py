@@ -19,6 +19,7 @@ STYLES = {
     "random": (COLORS[2], "dot", "."),
     "arm": (COLORS[3], "dashdot", "-"),
 }
+TITLES = {"place": "where the filler is", "length": "tokens of filler", "filler": "filler"}
 NAMES = {
     "none": "no filler",
     "mless": "meaningless filler",
@@ -29,9 +30,14 @@ NAMES = {
 
 
 def draw_accuracies(found: Accuracies) -> "go.Figure":
-    """Bars grouped by model, a bar per condition, with 95 % intervals and p-values above them."""
+    """Bars grouped by model, a bar per condition, with 95 % intervals and p-values above them.
+
+    Of a sweep, its curves.
+    """
     import plotly.graph_objects as go
 
+    if found.axis != "condition":
+        return draw_sweep(found, TITLES[found.axis])
     frame: Any = found.frame()
     figure = go.Figure()
     models = list(dict.fromkeys(frame["model"]))

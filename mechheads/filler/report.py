@@ -11,13 +11,11 @@ from mechheads.runs.folder import Record, write_table
 
 from .accuracy import Accuracies
 from .experiment import Filler
-from .figures import NAMES, draw_change, draw_sweep
+from .figures import NAMES, draw_change
 from .weights import COLUMNS, Attention
 
 if TYPE_CHECKING:
     import pandas as pd
-
-TITLES = {"place": "where the run is", "length": "tokens of filler", "filler": "filler"}
 
 
 def write_filler(folder: Path, found: Filler, record: Record | None = None) -> Path:
@@ -45,7 +43,7 @@ def write_filler(folder: Path, found: Filler, record: Record | None = None) -> P
             Section(
                 f"Sweep over the {name}",
                 "Accuracy with meaningless filler; p-values are against the first value.",
-                draw_sweep(sweep, TITLES[name]),
+                sweep.plot(),
                 frame=sweep.frame(),
             )
         )

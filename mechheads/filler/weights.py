@@ -87,7 +87,9 @@ class Attention(Result):
     @property
     def sentence(self) -> str:
         """The same in words."""
-        taken = ", ".join(f"{m.condition} {m.mass:.0%}" for m in self.mechanisms)
+        taken = (
+            ", ".join(f"{m.condition} {m.mass:.0%}" for m in self.mechanisms) or "no later query"
+        )
         return f"Attention of {name_of(*self.head)} in {self.model} on the filler: {taken}."
 
 

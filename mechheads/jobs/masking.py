@@ -95,7 +95,7 @@ def check_masks(settings: Mapping[str, Any], options: Mapping[str, Any]) -> None
     if settings["draws"] < 0:
         raise MechheadsError(f"--draws takes 0 or more, got {settings['draws']}.")
     if not 0 <= settings["scale"] < 1:
-        raise MechheadsError(f"--scale takes 0 up to 1, got {settings['scale']}.")
+        raise MechheadsError(f"--scale takes 0 or more and less than 1, got {settings['scale']}.")
 
 
 def check_answers(metrics: Sequence[str], max_tokens: int) -> None:

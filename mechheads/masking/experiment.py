@@ -173,10 +173,11 @@ def mask_tasks(
     else:
         rankings = {f: probing.ranking(f, signed=signed) for f in probing.functions}
     common |= {"positions": positions, "scale": scale}
+    every = {name: sizes or elbow_size(probing, name, heads, draws) for name in rankings}
     answers = []
     for part in split.asked:
         say(f"{part.name}: {len(part)} questions", quiet)
-        wanted = sizes or elbow_size(probing, part.name, heads, draws)
+        wanted = every[part.name]
         answers.append(
             mask_heads(model, part, rankings[part.name], wanted, qualities, draws=draws, **common)
         )

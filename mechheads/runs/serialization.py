@@ -26,7 +26,7 @@ def save_result(result: Any, file: Path) -> Path:
     plain = _pack(result, "", tensors)
     header = {"schema": SCHEMA, "kind": type(result).__name__, "plain": plain}
     contiguous = {name: tensor.clone().contiguous() for name, tensor in sorted(tensors.items())}
-    return write_bytes(file, save(contiguous, {"result": json.dumps(header, sort_keys=True)}))
+    return write_bytes(file, save(contiguous, {"result": json.dumps(header)}))
 
 
 def load_result(kind: type[R], file: Path) -> R:

@@ -22,7 +22,6 @@ from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError
 from mechheads.jobs.run import Session, run_job
 from mechheads.models.cache import ModelCache
-from mechheads.models.devices import with_threads
 from mechheads.progress import bar, watched
 from mechheads.runs.files import prepare, replace_folder, write_text
 from mechheads.runs.folder import Record, read_run
@@ -199,6 +198,8 @@ def here(threads: int | None = None) -> Runner:
     """One after the other, in this process, with so many threads; models stay loaded."""
 
     def runner(cells: list[Cell], out: Path) -> Iterator[Done | int]:
+        from mechheads.models.devices import with_threads
+
         session = Session(ModelCache(), quiet=True)
         with with_threads(threads):
             for cell in cells:

@@ -68,13 +68,13 @@ def test_frames_have_a_row_per_task(found):
     names = ["task", "n_standard", "n_sparse", "multiplier", "ci_low", "ci_high"]
     assert comparison.frame().columns.tolist() == names
     assert len(comparison.frame()) == len(comparison.edge_frame()) == 2
-    for figure in (comparison.plot(), comparison.plot_edges()):
+    for figure in (comparison.plot(), comparison.plot(edges=True)):
         assert len(figure.layout.annotations) == 2  # type: ignore[arg-type]
 
 
 def test_a_comparison_comes_back_as_it_was(found, tmp_path):
     comparison = compare([found, found], [found, found])
-    again = Comparison.load(comparison.save(tmp_path / "comparison.safetensors"))
+    again = Comparison.load(comparison.save(tmp_path / "run"))
     assert again.sentence == comparison.sentence
     assert again.edge_frame().equals(comparison.edge_frame())
     assert again.tasks[1].sparse.curve.ranking == found.curve.ranking

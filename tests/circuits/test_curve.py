@@ -6,7 +6,7 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from circuits.curve import Curve, explained, needed, random_points, trace
+from circuits.curve import Curve, explained, explained_effect_curve, needed, random_points
 from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
 
@@ -14,7 +14,7 @@ ORDER = [(1, 2), (0, 0), (0, 3), (1, 1), (1, 0), (0, 1), (1, 3), (0, 2)]
 
 
 def test_no_heads_explain_nothing_and_all_heads_everything(tiny):
-    curve = trace(tiny, random_pairs(tiny, 2), ORDER, draws=3)
+    curve = explained_effect_curve(tiny, random_pairs(tiny, 2), ORDER, draws=3)
     assert curve.explained[0] == 0
     assert curve.explained[-1] == 1
     assert (curve.random_explained[:, 0] == 0).all()
@@ -24,7 +24,7 @@ def test_no_heads_explain_nothing_and_all_heads_everything(tiny):
 
 def test_points_are_the_metric_of_the_first_heads_kept(tiny):
     prompts = random_pairs(tiny, 2)
-    curve = trace(tiny, prompts, ORDER, draws=2)
+    curve = explained_effect_curve(tiny, prompts, ORDER, draws=2)
     means = measure_subsets(tiny, prompts, nested(ORDER, 2, 4)).mean(1)
     wanted = (means - means[0]) / (means[-1] - means[0])
     torch.testing.assert_close(curve.explained, wanted)
@@ -64,7 +64,7 @@ def test_areas_are_mibs():
 
 def test_random_rankings_of_many_heads_are_measured_at_some_points(tiny):
     prompts = random_pairs(tiny, 2)
-    whole, few = (trace(tiny, prompts, ORDER, draws=2, points=n) for n in (33, 3))
+    whole, few = (explained_effect_curve(tiny, prompts, ORDER, draws=2, points=n) for n in (33, 3))
     assert whole.random_at == tuple(range(9))
     # Beside even steps, the shares at which MIB measures.
     assert few.random_at == (0, 1, 4, 8)
@@ -83,7 +83,7 @@ def test_random_rankings_have_even_steps_and_the_shares_of_mib():
 
 def test_one_random_ranking_is_refused(tiny):
     with pytest.raises(MechheadsError, match="--draws takes 2 or more random rankings, got 1"):
-        trace(tiny, random_pairs(tiny, 2), ORDER, draws=1)
+        explained_effect_curve(tiny, random_pairs(tiny, 2), ORDER, draws=1)
 
 
 def test_a_curve_without_numbers_needs_no_number_of_heads():
@@ -94,7 +94,7 @@ def test_a_curve_without_numbers_needs_no_number_of_heads():
 
 
 def test_intervals_hold_the_curve(tiny):
-    many = trace(tiny, random_pairs(tiny, 2, (8,) * 40), ORDER, draws=2)
+    many = explained_effect_curve(tiny, random_pairs(tiny, 2, (8,) * 40), ORDER, draws=2)
     low, high = many.interval()
     inside = (low <= many.explained + 1e-6) & (many.explained <= high + 1e-6)
     assert inside.all()
@@ -104,7 +104,7 @@ def test_intervals_hold_the_curve(tiny):
 
 
 def test_a_frame_adds_a_head_a_row(tiny):
-    frame = trace(tiny, random_pairs(tiny, 2), ORDER, draws=2).frame()
+    frame = explained_effect_curve(tiny, random_pairs(tiny, 2), ORDER, draws=2).frame()
     assert frame.columns.tolist() == [
         "k",
         "layer",
@@ -122,7 +122,7 @@ def test_a_frame_adds_a_head_a_row(tiny):
 
 def test_rankings_that_miss_a_head_are_refused(tiny):
     with pytest.raises(MechheadsError, match="each of its 8 heads once"):
-        trace(tiny, random_pairs(tiny, 2), ORDER[1:])
+        explained_effect_curve(tiny, random_pairs(tiny, 2), ORDER[1:])
 
 
 def test_ratios_are_of_means_not_means_of_ratios():

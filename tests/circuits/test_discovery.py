@@ -22,7 +22,7 @@ def test_no_more_than_the_planted_heads_are_needed(planted):
     found = discover(planted, random_pairs(planted, 2, (8,) * 16), draws=3)
     assert found.needed <= 2 < found.random_needed
     assert set(found.circuit.heads) <= {(0, 1), (1, 2)}
-    assert found.judgement.faithfulness >= 0.9
+    assert found.faithfulness.faithfulness >= 0.9
     assert f"{found.needed} of 8 heads" in found.sentence
 
 
@@ -38,16 +38,16 @@ def test_prompts_that_rank_do_not_judge(planted, monkeypatch):
 
         monkeypatch.setattr(place, name, watched)
 
-    for name in ("score_heads", "trace", "judge"):
+    for name in ("score_heads", "explained_effect_curve", "faithfulness"):
         spy(name, discovery)
     discover(planted, random_pairs(planted, 2, (8,) * 16), draws=2)
-    assert len(seen["score_heads"]) == len(seen["trace"]) == 8
-    assert not seen["score_heads"] & seen["trace"]
-    assert seen["judge"] == seen["trace"]
+    assert len(seen["score_heads"]) == len(seen["explained_effect_curve"]) == 8
+    assert not seen["score_heads"] & seen["explained_effect_curve"]
+    assert seen["faithfulness"] == seen["explained_effect_curve"]
 
 
 def test_a_discovery_comes_back_as_it_was(planted, tmp_path):
-    found = discover(planted, random_pairs(planted, 2, (8,) * 16), draws=2, how="greedy")
+    found = discover(planted, random_pairs(planted, 2, (8,) * 16), draws=2, search="greedy")
     found.save(tmp_path)
     again = Discovery.load(tmp_path)
     assert again.sentence == found.sentence

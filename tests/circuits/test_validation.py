@@ -7,9 +7,9 @@ import torch
 from pairs import random_pairs
 
 from circuits.circuit import Circuit
-from circuits.validation import judge
-from circuits.search import SEARCHES, search
+from circuits.search import SEARCHES, search_heads
 from circuits.stability import overlap, resampled_overlap
+from circuits.validation import faithfulness
 from mechheads.engine.head_subsets import keep_only, measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.scoring.activation_patching import patch
@@ -22,21 +22,21 @@ def prompts_for(model):
 
 
 def test_the_planted_heads_explain_everything_and_leave_nothing(planted):
-    found = judge(planted, prompts_for(planted), Circuit("c", ((0, 1), (1, 2))))
+    found = faithfulness(planted, prompts_for(planted), Circuit("c", ((0, 1), (1, 2))))
     assert found.faithfulness == pytest.approx(1, abs=1e-4)
     assert found.left == pytest.approx(0, abs=1e-4)
 
 
-def test_a_head_that_writes_nothing_is_worth_nothing(planted):
-    found = judge(planted, prompts_for(planted), Circuit("c", ((0, 1), (0, 3), (1, 2))))
-    assert found.worth[1] == pytest.approx(0, abs=1e-5)
+def test_a_head_that_writes_nothing_contributes_nothing(planted):
+    found = faithfulness(planted, prompts_for(planted), Circuit("c", ((0, 1), (0, 3), (1, 2))))
+    assert found.contribution[1] == pytest.approx(0, abs=1e-5)
     assert (0, 3) in found.idle
-    assert found.worth.abs().max() > 0.05
+    assert found.contribution.abs().max() > 0.05
 
 
 def test_numbers_are_ratios_of_means_of_single_masks(tiny):
     prompts, heads = prompts_for(tiny), ((0, 1), (1, 2), (1, 3))
-    found = judge(tiny, prompts, Circuit("c", heads))
+    found = faithfulness(tiny, prompts, Circuit("c", heads))
 
     def mean(kept):
         return float(measure_subsets(tiny, prompts, keep_only(kept, 2, 4)[None]).mean())
@@ -46,18 +46,18 @@ def test_numbers_are_ratios_of_means_of_single_masks(tiny):
     rest = [head for head in EVERY if head not in heads]
     assert found.left == pytest.approx((mean(rest) - none) / (whole - none), rel=1e-3)
     without = [head for head in heads if head != (1, 2)]
-    worth = (mean(heads) - mean(without)) / (whole - none)
-    assert float(found.worth[1]) == pytest.approx(worth, rel=1e-3, abs=1e-5)
+    share = (mean(heads) - mean(without)) / (whole - none)
+    assert float(found.contribution[1]) == pytest.approx(share, rel=1e-3, abs=1e-5)
     low, high = found.interval()
-    assert (low <= found.worth + 1e-5).all()
-    assert (found.worth <= high + 1e-5).all()
+    assert (low <= found.contribution + 1e-5).all()
+    assert (found.contribution <= high + 1e-5).all()
 
 
 @pytest.mark.parametrize("how", SEARCHES)
 def test_every_search_finds_the_planted_heads(how, planted):
     prompts = prompts_for(planted)
     ranking = patch(planted, prompts).ranking()
-    found = search(planted, prompts, ranking, how, threshold=0.999)
+    found = search_heads(planted, prompts, ranking, how, threshold=0.999)
     assert found
     assert set(found) <= {(0, 1), (1, 2)}
 
@@ -66,24 +66,24 @@ def test_every_search_finds_the_planted_heads(how, planted):
 def test_every_search_reaches_its_threshold(how, tiny):
     prompts = prompts_for(tiny)
     ranking = patch(tiny, prompts).ranking()
-    heads = search(tiny, prompts, ranking, how, threshold=0.8)
-    assert judge(tiny, prompts, Circuit("c", tuple(heads))).faithfulness >= 0.8 - 1e-4
-    assert len(heads) <= len(search(tiny, prompts, ranking, "top", threshold=0.8))
+    heads = search_heads(tiny, prompts, ranking, how, threshold=0.8)
+    assert faithfulness(tiny, prompts, Circuit("c", tuple(heads))).faithfulness >= 0.8 - 1e-4
+    assert len(heads) <= len(search_heads(tiny, prompts, ranking, "top", threshold=0.8))
 
 
 def test_pruning_takes_out_a_head_that_the_ranking_puts_too_high(planted):
     prompts = prompts_for(planted)
     ranking = [(0, 3), (0, 1), (1, 2), *(h for h in EVERY if h not in ((0, 3), (0, 1), (1, 2)))]
-    assert (0, 3) in search(planted, prompts, ranking, "top", threshold=0.99)
-    assert (0, 3) not in search(planted, prompts, ranking, "prune", threshold=0.99)
+    assert (0, 3) in search_heads(planted, prompts, ranking, "top", threshold=0.99)
+    assert (0, 3) not in search_heads(planted, prompts, ranking, "prune", threshold=0.99)
 
 
 def test_an_unknown_search_or_threshold_is_named(tiny):
     prompts = prompts_for(tiny)
     with pytest.raises(MechheadsError, match="prune"):
-        search(tiny, prompts, EVERY, "prun")
+        search_heads(tiny, prompts, EVERY, "prun")
     with pytest.raises(MechheadsError, match=r"above 0 and up to 1, got 1\.5"):
-        search(tiny, prompts, EVERY, threshold=1.5)
+        search_heads(tiny, prompts, EVERY, threshold=1.5)
 
 
 def test_overlap_is_the_mean_jaccard_index_of_all_pairs():

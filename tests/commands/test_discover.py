@@ -1,4 +1,4 @@
-"""The verbs discover, compare and verify: what they write, say and refuse."""
+"""The commands discover, compare and verify: what they write, say and refuse."""
 
 import json
 import shutil
@@ -117,10 +117,10 @@ def test_verify_says_identical_close_or_different(run, tmp_path, capsys):
     changed = tmp_path / run.name
     shutil.copytree(run, changed)
     _scale(changed, 1 + 1e-6)
-    assert "equal within 0.0001" in verify_run(changed, 1e-4, quiet=True)
+    assert "equal within 0.0001" in list(verify_run(changed, 1e-4, quiet=True))[-1]
     _scale(changed, 1.1)
     with pytest.raises(MechheadsError, match=r"DIFFERENT numbers now.*effect in row"):
-        verify_run(changed, 1e-4, quiet=True)
+        list(verify_run(changed, 1e-4, quiet=True))
 
 
 def _scale(folder: Path, factor: float) -> None:
@@ -129,7 +129,8 @@ def _scale(folder: Path, factor: float) -> None:
     frame["effect"] *= factor
     frame.to_csv(folder / "effects.csv", index=False)
     content = json.loads((folder / "result.json").read_text())
-    record = Record(*(content[key] for key in ("verb", "settings", "headline", "provenance")))
+    parts = [content[key] for key in ("command", "settings", "headline", "provenance")]
+    record = Record(*parts, warnings=tuple(content["warnings"]))
     for name in ("result.json", "timings.json"):
         (folder / name).unlink()
     finish(folder, record, {})
@@ -157,7 +158,7 @@ def test_two_models_can_be_compared(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("verb", "words", "message"),
+    ("command", "words", "message"),
     [
         ("discover", ["--task", "io"], "did you mean"),
         ("discover", ["--method", "pach"], "patch"),
@@ -179,9 +180,9 @@ def test_two_models_can_be_compared(tmp_path, capsys):
         ("attention", ["--prompt", "", "--out", "a.html"], "prompt"),
     ],
 )
-def test_wrong_input_is_one_line_and_no_folder(verb, words, message, tmp_path):
+def test_wrong_input_is_one_line_and_no_folder(command, words, message, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", f"mechheads.{verb}", *words],
+        [sys.executable, "-m", f"mechheads.{command}", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -216,7 +217,9 @@ def test_a_task_file_is_shuffled_without_its_doubles_and_cut_in_two(tmp_path):
     ]
     file = tmp_path / "mine.jsonl"
     file.write_text("\n".join([*lines, *lines]))
-    with pytest.raises(MechheadsError, match="has 5 different prompts, 4 to rank and 4 to judge"):
+    with pytest.raises(
+        MechheadsError, match="has 5 different prompts, but 4 to rank and 4 to judge"
+    ):
         discover(task=str(file), n=4, test=4, out=str(tmp_path), quiet=True)
 
 
@@ -233,4 +236,4 @@ def test_a_model_that_cannot_do_the_task_is_marked(checkpoint, tmp_path, capsys)
     assert "Warning" in out
     (folder,) = tmp_path.iterdir()
     assert 'class="warning"' in (folder / "report.html").read_text()
-    assert json.loads((folder / "result.json").read_text())["headline"]["warning"]
+    assert json.loads((folder / "result.json").read_text())["warnings"]

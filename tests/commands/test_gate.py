@@ -1,4 +1,4 @@
-"""The verb gate: what it writes, says and refuses; gating as a scoring method."""
+"""The command gate: what it writes, says and refuses; gating as a scoring method."""
 
 import copy
 import json
@@ -13,12 +13,14 @@ import torch
 import mechheads
 import tasks
 from circuits.circuit import Circuit
-from circuits.validation import judge
+from circuits.validation import faithfulness
 from mechheads.engine.head_subsets import keep_only, measure_subsets
 from mechheads.errors import MechheadsError
-from mechheads.gate import gate, make_prompts, sides_of
-from mechheads.gating import Gates
+from mechheads.gate import gate
 from mechheads.gating.contrast import Contrast
+from mechheads.gating.experiment import Gating
+from mechheads.jobs.gating import make_prompts, sides_of
+from mechheads.jobs.run import Session
 from mechheads.verifying.rerun import compare_headlines, repeat
 from tasks.contrasts import read_contrasts
 
@@ -58,12 +60,13 @@ def test_a_run_has_the_promised_tables(run):
     assert headline["delta_k"] == 16
     shut = curves.set_index(["order", "k"])["delta"]
     assert headline["delta_facilitation"] == pytest.approx(shut["facilitation", 16], rel=1e-6)
-    found = Gates.load(run / "gating.safetensors")
+    (part,) = Gating.load(run).tasks
+    found = part.gates
     for i, fit in enumerate(("free", "plus", "minus")):
         assert headline[f"nll_{fit}"] == pytest.approx(found.nll[i].mean().item())
     for name in ("rank_correlation", "patching_significant_heads", "welch_t", "welch_p"):
         assert name in headline
-    assert "too few to tell" in headline["warnings"][0]
+    assert "too few to tell" in result["warnings"][0]
     assert result["settings"]["lambda_"] == 0.1
     report = (run / "report.html").read_text()
     for words in ("facilitation", "What the masks keep", "--task math", "6 updates, batch 8"):
@@ -72,14 +75,15 @@ def test_a_run_has_the_promised_tables(run):
 
 @pytest.mark.parametrize(("file", "fit"), [("circuit", "minus"), ("circuit_plus", "plus")])
 def test_masks_are_circuits_soft_and_cut(run, file, fit):
-    gates = getattr(Gates.load(run / "gating.safetensors"), fit).mean(0)
+    (part,) = Gating.load(run).tasks
+    gates = getattr(part.gates, fit).mean(0)
     soft, cut = (Circuit.load(run / f"{file}{end}.json") for end in ("_soft", ""))
     model = mechheads.load("mini", quiet=True)
-    prompts = tasks.make("math", mechheads.lexicon(model), n=4)
+    prompts = tasks.make("math", model, n=4)
     keep = torch.stack([gates, keep_only(cut.heads, 4, 8)])
     said = measure_subsets(model, prompts, keep, replacement="zero", quiet=True)
     for circuit, wanted in ((soft, said[0]), (cut, said[1])):
-        judged = judge(model, prompts, circuit, replacement="zero", quiet=True)
+        judged = faithfulness(model, prompts, circuit, replacement="zero", quiet=True)
         torch.testing.assert_close(judged.values[2], wanted)
     assert len(soft) == 32
     assert not cut.gates
@@ -97,7 +101,7 @@ def test_what_is_tested_shares_no_group_with_what_was_fitted(task):
 
 def test_a_small_file_is_divided(tmp_path):
     model = mechheads.load("mini", quiet=True)
-    pairs = tasks.make("ioi", mechheads.lexicon(model), n=24).pairs
+    pairs = tasks.make("ioi", model, n=24).pairs
     file = tmp_path / "own.jsonl"
     rows = [
         {"clean": p.clean, "corrupt": p.corrupt, "answer": p.answers, "wrong": p.wrong}
@@ -129,7 +133,7 @@ def test_no_format_is_fitted_to_what_the_other_tests():
 
 
 def test_the_same_again_is_identical(run):
-    assert repeat(run, 0.0, quiet=True).word == "identical"
+    assert repeat(run, 0.0, Session(quiet=True)).word == "identical"
 
 
 def test_several_tasks_and_models_are_a_grid(tmp_path, capsys):
@@ -147,8 +151,10 @@ def test_several_tasks_and_models_are_a_grid(tmp_path, capsys):
     assert "parts math on mini share_facilitation" in apart.where
     assert compare_headlines(result, result).relative == 0
     assert 0 <= share <= 1
+    found = Gating.load(folder).tasks
+    assert [part.name for part in found] == list(result["parts"])
     for i in range(4):
-        assert (folder / f"gating_{i}.safetensors").is_file()
+        assert len(found[i].gates.plus) == 2
         for file in ("circuit", "circuit_soft", "circuit_plus", "circuit_plus_soft"):
             circuit = Circuit.load(folder / f"{file}_{i}.json")
             assert circuit.task == ("math", "syntax")[i % 2]
@@ -165,10 +171,11 @@ def test_contrast_of_two_tasks(tmp_path, capsys):
     assert frame.columns.tolist() == ["left_out", "side", "prompts", "seed", "before", "after"]
     assert set(frame["prompts"]) == {"ioi", "math:low=1+high=9"}
     assert (folder / "report.html").is_file()
-    headline = json.loads((folder / "result.json").read_text())["headline"]
+    result = json.loads((folder / "result.json").read_text())
+    headline = result["headline"]
     assert headline["all, retain, prompts fitted"] == headline["batch"] == 8
-    assert "too few to tell" in headline["warnings"][0]
-    (trial,) = Contrast.load(folder / "contrast.safetensors").trials
+    assert "too few to tell" in result["warnings"][0]
+    (trial,) = Contrast.load(folder).trials
     gates = trial.gates.mean(0)
     soft, cut = (Circuit.load(folder / f"circuit{end}.json") for end in ("_soft", ""))
     assert all(soft.gates[head] == gates[head].item() for head in soft.heads)
@@ -195,7 +202,7 @@ def test_a_family_is_left_out_in_turn(tmp_path):
 
 def test_gating_is_a_scoring_method():
     model = mechheads.load("mini", quiet=True)
-    prompts = tasks.make("ioi", mechheads.lexicon(model), n=8)
+    prompts = tasks.make("ioi", model, n=8)
     effects = mechheads.score_heads(model, prompts, "gating", seeds=2, updates=5, quiet=True)
     assert effects.values.shape == (2, 4, 8)
     assert effects.over == "seeds"
@@ -229,10 +236,10 @@ BOTH = {"retain": "ioi", "forget": "math"}
         ({"retain": "syntax", "forget": "syntax:kind=all"}, "the same, syntax"),
         ({"retain": "ioi", "forget": "maths"}, "Unknown task 'maths'. Did you mean 'math'"),
         ({"retain": "ioi", "forget": "math:low"}, "--forget takes options as shots=2.* 'low'"),
-        (BOTH | {"model": "mini,mini-sparse"}, "contrastive gating takes one --model"),
-        (BOTH | {"shots": "2"}, "takes no --shots: write it behind the task.* math:shots=2"),
-        (BOTH | {"task": "math"}, "has no use for --task"),
-        (BOTH | {"no_patching": True}, "has no use for --no-patching"),
+        (BOTH | {"model": "mini,mini-sparse"}, "Contrastive gating takes one --model"),
+        (BOTH | {"shots": "2"}, "does not take --shots: put it after the task.* math:shots=2"),
+        (BOTH | {"task": "math"}, "does not use --task"),
+        (BOTH | {"no_patching": True}, "does not use --no-patching"),
         (
             {"family": "ioi", "retain": "shots=1", "forget": "shots=0"},
             "--family takes two or more different tasks, got ioi",
@@ -259,9 +266,9 @@ def test_prompts_of_all_models_are_made_before_the_first_fit(tmp_path, monkeypat
             raise MechheadsError("no prompts")
         return make_prompts(model, task, options, settings)
 
-    monkeypatch.setattr("mechheads.gate.make_prompts", make)
+    monkeypatch.setattr("mechheads.jobs.gating.make_prompts", make)
     monkeypatch.setattr(
-        "mechheads.gating.cells.measure_cell", lambda *_, **__: pytest.fail("fitted too early")
+        "mechheads.gating.experiment.gate_task", lambda *_, **__: pytest.fail("fitted too early")
     )
     with pytest.raises(MechheadsError, match="no prompts"):
         gate(task="math", model="mini,mini-sparse", out=str(tmp_path), **FEW)

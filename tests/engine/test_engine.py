@@ -1,9 +1,6 @@
 """The direct engine against the model's own blocks, and what both leave behind."""
 
-import platform
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,29 +124,3 @@ def test_variants_that_are_the_same_so_far_run_once(tiny, monkeypatch):
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
     # Four heads of the first layer join one after the other: five states enter the second.
     assert states == [(1, 5)]
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what glibc does with memory")
-def test_passes_use_memory_again_rather_than_getting_it_from_the_system():
-    code = """
-import resource, torch
-from mechheads.engine import keep_memory
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        a = torch.ones(1 << 20)
-        b = a + a
-        del a, b
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-before = faults()
-keep_memory()
-faults()
-print(before, faults())
-"""
-    words = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    before, after = map(int, words)
-    assert after < before / 10

@@ -9,10 +9,14 @@ import pytest
 
 from circuits.discovery import discover
 from circuits.report import write_discovery
+from mechheads.observe.patterns import attend
 from mechheads.prompts import Pair, Prompts
+from mechheads.reports.heads import draw_patterns_by_head, draw_patterns_summed
+from mechheads.reports.page import Section, write_page
 from mechheads.runs.folder import Record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+TEXT = "Then, Mary and John gave <b>it</b> & went"
 EVIL = '<img src=x onerror="window.failed=1">'
 WATCH = """<script>window.errors = [];
 addEventListener('error', e => errors.push(e.message || 'not loaded'), true);
@@ -59,6 +63,22 @@ def test_reports_need_no_network(page):
     text = page.read_text()
     assert not re.search(r"<(script|link|img|iframe)[^>]*\b(src|href)=", text)
     assert "http" not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
+
+
+def test_a_page_is_whole_by_itself_and_escapes_what_it_is_given(tiny, tmp_path):
+    patterns = attend(tiny, TEXT)
+    sections = [
+        Section("<script>alert(1)</script>", TEXT, draw_patterns_summed([patterns])),
+        Section("again", figure=draw_patterns_by_head([patterns]), table={"<i>": "<u>"}),
+    ]
+    page = write_page(tmp_path / "page.html", "<title>", sections).read_text()
+    assert "<script>alert(1)" not in page
+    assert "<b>it</b>" not in page
+    assert "&lt;b&gt;it" in page
+    assert "<i>" not in page.split("</script>")[-1]
+    assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=", page)
+    assert page.count("<!doctype html>") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")

@@ -6,12 +6,16 @@ import shlex
 import pandas as pd
 import pytest
 
+from mechheads.cli.commands import COMMANDS
 from mechheads.cli.parse import arguments
-from mechheads.discover import discover, flags
 from mechheads.errors import MechheadsError
+from mechheads.jobs.run import flat
+from mechheads.models.options import ModelOptions
 from mechheads.runs import folder as runs
 
-RECORD = runs.Record("discover", {"task": "ioi", "model": "mini"}, {"n": float("nan")}, {})
+RECORD = runs.Record(
+    "discover", {"task": "ioi", "model": "mini"}, {"n": float("nan")}, {}, ("few prompts",)
+)
 
 
 def write(folder):
@@ -28,9 +32,13 @@ def test_a_run_is_a_folder_with_result_tables_and_timings(tmp_path):
     assert (folder / "numbers.csv").read_text() == "k,f\n1,0.1\n2,0.333333333\n"
     content = json.loads((folder / "result.json").read_text())
     assert content["schema"] == runs.SCHEMA
+    assert content["command"] == "discover"
     assert content["headline"] == {"n": None}
+    assert content["warnings"] == ["few prompts"]
     assert list(content["files"]) == ["numbers.csv"]
-    assert runs.read_run(folder).settings == RECORD.settings
+    again = runs.read_run(folder)
+    assert again.settings == RECORD.settings
+    assert again.warnings == RECORD.warnings
 
 
 def test_what_fails_in_the_middle_leaves_nothing(tmp_path):
@@ -67,7 +75,7 @@ def test_damage_is_named(damage, message, tmp_path):
         runs.read_run(folder)
 
 
-def test_runs_of_another_verb_or_schema_are_refused(tmp_path):
+def test_runs_of_another_command_or_schema_are_refused(tmp_path):
     folder = runs.keep(tmp_path / "run", RECORD, {}, write)
     with pytest.raises(MechheadsError, match="is a run of discover, not of gate"):
         runs.read_run(folder, "gate")
@@ -86,14 +94,24 @@ def test_folders_are_named_after_what_they_hold_and_all_settings(tmp_path):
     assert runs.folder_for(str(tmp_path), ["../../x"], {}).parent == tmp_path
 
 
-def test_the_command_gives_the_same_settings_again():
+def test_the_command_line_gives_the_same_settings_again():
     given = {"task": "ioi", "n": 8, "signed": True, "model": "a b", "steps": "3", "method": "ig"}
     given |= {"prepend_bos": True}
-    words = shlex.split(runs.command("discover", given))
+    command = COMMANDS["discover"]
+    words = shlex.split(command.line(given))
     assert words[:3] == ["python", "-m", "mechheads.discover"]
-    assert arguments(discover, words[3:], flags) == given
+    assert arguments(command, words[3:]) == given
 
 
 def test_settings_hold_no_folders_to_write_to_and_options_among_the_others():
-    given = {"task": "ioi", "out": "x", "quiet": True, "options": {"corruption": "s2"}}
-    assert runs.settings_of(given) == {"task": "ioi", "corruption": "s2"}
+    given = {
+        "task": "ioi",
+        "out": "x",
+        "quiet": True,
+        "json": True,
+        "options": {"corruption": "s2"},
+    }
+    assert flat(given) == {"task": "ioi", "corruption": "s2"}
+    grouped = flat(given | {"loading": ModelOptions(device="cpu", n_ctx=9)})
+    assert "loading" not in grouped
+    assert (grouped["device"], grouped["n_ctx"], grouped["dtype"]) == ("cpu", 9, "float32")

@@ -6,9 +6,10 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from circuits.curve import Curve, trace
+from circuits.curve import Curve, explained_effect_curve
 from mechheads.errors import MechheadsError
 from mechheads.observe.evaluation import Evaluation, evaluate
+from mechheads.runs.result import ARRAYS
 from mechheads.runs.serialization import load_result, save_result
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.effects import HeadEffects
@@ -32,7 +33,7 @@ class Outer:
 
 def test_effects_come_back_as_they_were(tiny, tmp_path):
     effects = patch(tiny, random_pairs(tiny, 2))
-    again = HeadEffects.load(effects.save(tmp_path / "effects.safetensors"))
+    again = HeadEffects.load(effects.save(tmp_path / "effects"))
     assert torch.equal(again.values, effects.values)
     assert (again.task, again.method, again.settings) == (
         effects.task,
@@ -44,8 +45,8 @@ def test_effects_come_back_as_they_were(tiny, tmp_path):
 
 def test_curves_come_back_as_they_were(tiny, tmp_path):
     ranking = [divmod(i, 4) for i in range(8)]
-    curve = trace(tiny, random_pairs(tiny, 2), ranking, draws=2)
-    again = Curve.load(curve.save(tmp_path / "curve.safetensors"))
+    curve = explained_effect_curve(tiny, random_pairs(tiny, 2), ranking, draws=2)
+    again = Curve.load(curve.save(tmp_path / "curve"))
     assert again.ranking == curve.ranking
     assert again.frame().equals(curve.frame())
 
@@ -66,16 +67,19 @@ def test_results_inside_of_results_and_none_come_back(tmp_path):
 
 
 def test_equal_results_are_equal_bytes(tiny, tmp_path):
-    files = [patch(tiny, random_pairs(tiny, 2)).save(tmp_path / name) for name in ("a", "b")]
+    files = [
+        patch(tiny, random_pairs(tiny, 2)).save(tmp_path / name) / ARRAYS for name in ("a", "b")
+    ]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_another_kind_a_damaged_file_and_no_file_are_refused(tiny, tmp_path):
-    file = patch(tiny, random_pairs(tiny, 2)).save(tmp_path / "effects")
+    folder = patch(tiny, random_pairs(tiny, 2)).save(tmp_path / "effects")
     with pytest.raises(MechheadsError, match="holds no Curve"):
-        Curve.load(file)
+        Curve.load(folder)
+    file = folder / ARRAYS
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(MechheadsError, match="holds no HeadEffects"):
-        HeadEffects.load(file)
+        HeadEffects.load(folder)
     with pytest.raises(MechheadsError, match="holds no HeadEffects"):
         HeadEffects.load(tmp_path / "nothing")

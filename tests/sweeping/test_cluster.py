@@ -1,0 +1,148 @@
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sweeps import ROOT, SMALL, digests, toy_run
+
+from mechheads.errors import MechheadsError
+from mechheads.models.locate import EMBEDDED
+from mechheads.sweep import sweep
+from mechheads.sweeping import cluster as on_ray
+from mechheads.sweeping.cells import CELLS, Done, complete, look, run_cell
+from mechheads.sweeping.grid import Cell, from_flags
+from mechheads.sweeping.inputs import with_inputs
+
+
+def test_a_cell_that_is_finished_is_not_run_again_by_a_retry(tmp_path):
+    cell = Cell("toy", (("seed", 0),))  # there is no such command
+    folder = toy_run(cell, tmp_path)
+    done = run_cell(cell, tmp_path)
+    assert (done.error, done.run and done.run.folder) == (None, folder)
+
+    class Lost(Exception):
+        pass
+
+    def get(ref: str) -> Any:
+        raise Lost(f"{ref} is lost\nand more")
+
+    ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Lost))
+    assert on_ray._ended(ray, "it", cell, tmp_path).run == done.run
+    other = on_ray._ended(ray, "it", Cell("toy", ()), tmp_path)
+    assert other.error == "the cluster gave it up (it is lost)"
+
+
+def test_no_cluster_there_is_one_line(tmp_path):
+    with pytest.raises(MechheadsError, match="--split-layers needs --cluster"):
+        sweep(tasks="math", split_layers=True, out=str(tmp_path), quiet=True)
+    with pytest.raises(MechheadsError, match=r"no Ray cluster at 127.0.0.1:1 "):
+        sweep(tasks="math", cluster="127.0.0.1:1", out=str(tmp_path), quiet=True)
+
+
+def test_a_local_cluster_is_started_whatever_the_environment_says(monkeypatch):
+    seen: list[Any] = []
+    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **given: seen.append(given))
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    assert on_ray._connect(ray, "local")
+    assert seen[0]["address"] == "local"
+
+
+def test_workers_with_gpus_keep_their_models_too():
+    ray = pytest.importorskip("ray")
+    made = ray.remote(**on_ray.worker_options(1.0, 1.0))(lambda: None)
+    assert made._default_options["max_calls"] == 0
+    assert made._default_options["num_gpus"] == 1.0
+
+
+def test_more_than_any_node_has_is_refused():
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 8.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    for fits in ((8.0, 0.0), (2.0, 1.0)):
+        on_ray._check_room(nodes, *fits)
+    with pytest.raises(MechheadsError, match=r"4 CPUs and 1 GPUs, .* have 8 and 0; 2 and 1"):
+        on_ray._check_room(nodes, 4.0, 1.0)
+
+
+def noting(log: Path, doomed: str) -> Any:
+    """What a worker does, with a line for every attempt; on the doomed node it does not end."""
+
+    def run(cell: Cell, workplace: Any, effects: Any = None) -> Done:
+        import ray
+
+        from mechheads.sweeping.cluster import _run  # the worker's, which nobody has changed
+
+        node = ray.get_runtime_context().get_node_id()
+        with log.open("a") as stream:
+            stream.write(f"{cell.name} {node}\n")
+        if node == doomed:
+            time.sleep(600)
+        return _run(cell, workplace, effects)
+
+    return run
+
+
+@pytest.fixture
+def nodes(monkeypatch) -> Iterator[tuple[Any, Any]]:
+    """A Ray cluster of two nodes with a CPU each, and the second node."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        node = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster, node
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.filterwarnings("default")
+def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, nodes, tmp_path, monkeypatch):
+    cluster, node = nodes
+    log, one, two = (tmp_path / name for name in ("attempts", "one", "two"))
+    log.touch()
+    axes = {"tasks": ["ioi", "math", "syntax"], "models": ["mini"]}
+    made = with_inputs(from_flags(["discover"], axes, SMALL))
+
+    def kill_when_busy() -> None:
+        while node.node_id not in log.read_text():
+            time.sleep(0.05)
+        cluster.remove_node(node, allow_graceful=False)
+
+    killer = threading.Thread(target=kill_when_busy, daemon=True)
+    killer.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(on_ray, "_run", noting(log, node.node_id))
+        broken = look(made, one)
+        complete(broken, on_ray.on_cluster(cluster.address), True)
+    killer.join(60)
+    assert not broken.errors
+    tried: dict[str, list[str]] = {}
+    for line in log.read_text().splitlines():
+        tried.setdefault(line.split()[0], []).append(line.split()[1])
+    (again,) = (places for places in tried.values() if node.node_id in places)
+    assert again[0] == node.node_id
+    assert set(again[1:]) not in (set(), {node.node_id})
+    # The layers of a cell shared among workers: the same again. A relative path is the driver's.
+    monkeypatch.chdir(tmp_path)
+    Path("own").symlink_to(EMBEDDED / "mini")
+    own = from_flags(["discover"], {"tasks": ["math"], "models": ["own"]}, SMALL)
+    shared = look([made[0], *own], two)
+    complete(shared, on_ray.on_cluster(cluster.address, split=True), True)
+    assert not shared.errors
+    ours, ones, twos = (digests(place / CELLS) for place in (swept, one, two))
+    assert ones == ours
+    same = {name: digest for name, digest in ours.items() if name.startswith(made[0].name)}
+    assert same
+    assert same.items() < twos.items()
+    with pytest.raises(MechheadsError, match=r"asks for 64 CPUs and 0 GPUs, .* have 1 and 0"):
+        complete(look(made, tmp_path / "no"), on_ray.on_cluster(cluster.address, 64.0), True)
