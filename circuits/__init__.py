@@ -3,7 +3,7 @@
 >>> import circuits, mechheads, tasks
 >>> model = mechheads.load("mini")
 >>> prompts = tasks.make("ioi", model, n=64)
->>> found = circuits.discover(model, prompts, method="attribution", quiet=True)
+>>> found = circuits.discover(model, prompts, quiet=True)
 >>> found.circuit.heads[0]
 (3, 4)
 """

@@ -132,7 +132,26 @@ class Comparison(Result):
 def compare(
     standard: Sequence[Discovery], sparse: Sequence[Discovery], threshold: float = 0.9
 ) -> Comparison:
-    """Discoveries of the same tasks on two models, in the same order."""
+    """Compare how many heads two models need for the same tasks.
+
+    Args:
+        standard: what `circuits.discover` found on one model, a Discovery per task
+        sparse: the same tasks on the other model, in the same order
+        threshold: the share of the effect that must be explained
+
+    Returns:
+        Comparison: per task the heads and attention edges that each model needs, and the multiplier
+        standard / sparse with its interval over prompts. Runs no model.
+
+    >>> import circuits, mechheads, tasks
+    >>> found = []
+    >>> for name in ("mini", "mini-sparse"):
+    ...     model = mechheads.load(name)
+    ...     prompts = tasks.make("greater_than", model, n=32)
+    ...     found.append(circuits.discover(model, prompts, method="attribution", quiet=True))
+    >>> circuits.compare([found[0]], [found[1]]).models
+    ('mini', 'mini-sparse')
+    """
     check_search("top", threshold)
     for one, two in zip(standard, sparse, strict=True):
         for what, a, b in (

@@ -187,9 +187,37 @@ def discover(
     quiet: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Discovery:
-    """Rank the heads on `prompts`, judge on `test` (without it, on the second half of the prompts).
+    """Find the heads that do a task, and measure how much of it they explain.
 
-    `direction` and, for patch, `replacement` are the scoring method's too; `options` its own.
+    Args:
+        model: what `mechheads.load` returns
+        prompts: what `tasks.make` returns: these rank the heads
+        test: prompts that judge the ranking; default: the second half of `prompts`
+        method: a name in `mechheads.METHODS`, which ranks the heads
+        metric: a name in `mechheads.METRICS`; default: the task's own
+        threshold: the share of the effect that the circuit must explain
+        k: keep so many heads instead
+        search: "top" keeps the first of the ranking, "prune" and "greedy" find fewer, slower
+        signed: rank by the signed effect instead of its size
+        direction: "noising" or "denoising", of methods that have a direction
+        replacement: "corrupt", "zero", "mean" or "position_mean", of heads that are not kept
+        draws: random rankings to compare with
+        seed: seed of the random rankings
+        budget: tokens per pass, which bounds memory; default: what suits the device
+        effects: effects of these prompts that you have already, instead of `method`
+        quiet: show no progress bars
+        options: the method's own options
+
+    Returns:
+        Discovery: the effects, the explained-effect curve, the circuit, and how faithful, complete
+        and minimal it is. Costs the method, and a pass for each of 1 + heads + 10 * draws subsets.
+
+    >>> import circuits, mechheads, tasks
+    >>> model = mechheads.load("mini")
+    >>> prompts = tasks.make("ioi", model, n=64)
+    >>> found = circuits.discover(model, prompts, method="attribution", quiet=True)
+    >>> found.needed < found.random_needed
+    True
     """
     ranking_prompts, judging = prompts.halves() if test is None else (prompts, test)
     check_sizes(len(ranking_prompts), len(judging))

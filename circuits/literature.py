@@ -73,7 +73,18 @@ def published_for(task: str, model: str) -> list[Circuit]:
 
 
 def published(name: str) -> Circuit:
-    """The circuit of that name; an error suggests."""
+    """A circuit from the literature, by its name.
+
+    Args:
+        name: one of `circuits.literature.PUBLISHED`
+
+    Returns:
+        Circuit: its heads with their published roles, and the source.
+
+    >>> import circuits
+    >>> circuits.published("ioi_gpt2_small").roles[(9, 9)]
+    'name_mover'
+    """
     if name not in PUBLISHED:
         raise unknown("circuit", name, PUBLISHED)
     return PUBLISHED[name]

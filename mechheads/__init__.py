@@ -3,7 +3,7 @@
 >>> import mechheads, tasks
 >>> model = mechheads.load("mini")
 >>> prompts = tasks.make("ioi", model, n=16)
->>> effects = mechheads.score_heads(model, prompts, "attribution", quiet=True)
+>>> effects = mechheads.score_heads(model, prompts, "patch", quiet=True)
 >>> effects.top(1).name.item()
 'L3H4'
 """

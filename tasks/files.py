@@ -27,7 +27,22 @@ def from_records(
     name: str = "own",
     metric: str = "logit_diff",
 ) -> Prompts:
-    """Prompts from a list of records or a pandas frame; an error names the record by its number."""
+    """Make prompts from records of your own.
+
+    Args:
+        records: dictionaries or a pandas frame with clean, corrupt, answer and wrong; answer and
+            wrong may be lists of alternatives, with their leading space
+        name: what the task is called in results
+        metric: a name in `mechheads.METRICS`
+
+    Returns:
+        Prompts, to be used like those of `tasks.make`.
+
+    >>> import tasks
+    >>> pair = {"clean": "2 + 3 =", "corrupt": "2 + 4 =", "answer": " 5", "wrong": " 6"}
+    >>> len(tasks.from_records([pair]))
+    1
+    """
     frame: Any = records
     if hasattr(frame, "to_dict"):
         records = frame.to_dict("records")

@@ -197,8 +197,8 @@ def _gating(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
     """
     common: dict[str, Any] = {"updates": 60, "batch": 8}
 
-    def gates(recipe: FitSettings) -> Tensor:
-        found = fit_gates(model, prompts, recipe, quiet=True)
+    def gates(settings: FitSettings) -> Tensor:
+        found = fit_gates(model, prompts, settings, quiet=True)
         return torch.stack([found.free, found.plus, found.minus])
 
     alone, one = _timed(

@@ -35,7 +35,7 @@ ROWS = 16
 def generate(
     model: Model,
     prompts: Sequence[str],
-    keep: Float[Tensor, "variant layer head"],
+    keep: Float[Tensor, "variant layer head"] | None = None,
     *,
     positions: str = "last",
     max_tokens: int = 32,
@@ -44,11 +44,33 @@ def generate(
     engine: Engine | None = None,
     quiet: bool = False,
 ) -> list[list[str]]:
-    """For every mask the text that the model says after each prompt, up to a stop string.
+    """Generate greedily with some heads masked.
 
-    Every head's z is multiplied by its value in `keep`. Text ends before the first stop string,
-    at the end-of-text token, or after `max_tokens`.
+    Args:
+        model: what `mechheads.load` returns
+        prompts: texts to continue
+        keep: a mask per variant, by which every head's output z is multiplied; default: one that
+            keeps all heads
+        positions: "last" masks heads only at the last position of every pass, so that the prompt is
+            read by the whole model; "all" masks them everywhere
+        max_tokens: the longest continuation
+        stop: texts that end a continuation and are not part of it
+        budget: tokens per pass, which bounds memory; default: what suits the device
+        engine: an engine to run on; default: the fastest that supports the model
+        quiet: show no progress bar
+
+    Returns:
+        For every mask a list with the continuation of every prompt. Costs a pass per token, with
+        keys and values cached.
+
+    >>> import mechheads, tasks
+    >>> model = mechheads.load("mini")
+    >>> pair = tasks.make("math_calculation", model, n=1).pairs[0]
+    >>> mechheads.generate(model, [pair.clean], quiet=True), pair.answers
+    ([[' 18']], (' 18',))
     """
+    if keep is None:
+        keep = torch.ones(1, *shape_of(model).grid)
     engine = engine or engine_for(model)
     groups: dict[int, list[int]] = defaultdict(list)
     ids = [encoder_of(model).ids(text) for text in prompts]

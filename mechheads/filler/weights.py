@@ -87,9 +87,7 @@ class Attention(Result):
     @property
     def sentence(self) -> str:
         """The same in words."""
-        taken = (
-            ", ".join(f"{m.condition} {m.mass:.0%}" for m in self.mechanisms) or "no later query"
-        )
+        taken = ", ".join(f"{m.condition} {m.mass:.0%}" for m in self.mechanisms) or "none"
         return f"Attention of {name_of(*self.head)} in {self.model} on the filler: {taken}."
 
 

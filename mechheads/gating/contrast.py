@@ -189,17 +189,17 @@ def contrast(
     model: Model,
     retain: Side,
     forget: Side,
-    recipe: FitSettings | None = None,
+    settings: FitSettings | None = None,
     *,
     left_out: str = "",
     budget: int | None = None,
     quiet: bool = False,
 ) -> Trial:
     """Gates that keep one side's answers and lose the other's, tested on held-out prompts."""
-    recipe = recipe or FitSettings()
-    recipe.check()
-    recipe = recipe.settled(model, min(len(side.fitted) for side in (retain, forget)))
-    courses = [make_minibatches(model, side.fitted, recipe, budget) for side in (retain, forget)]
+    settings = settings or FitSettings()
+    settings.check()
+    settings = settings.settled(model, min(len(side.fitted) for side in (retain, forget)))
+    courses = [make_minibatches(model, side.fitted, settings, budget) for side in (retain, forget)]
 
     def slope(update: int, gates: GateTensor) -> tuple[Float[Tensor, " variant"], GateTensor]:
         (kept, up), (lost, down) = (course.slope(update, gates) for course in courses)
@@ -208,10 +208,10 @@ def contrast(
             by_kept, by_lost = torch.autograd.grad(loss.sum(), (kept, lost))
         return loss.detach(), by_kept[:, None, None] * up + by_lost[:, None, None] * down
 
-    logits = first_logits(recipe, shape_of(model).grid)
-    pull = torch.full((recipe.seeds,), recipe.strength)
-    with bar(recipe.updates, "Updates", quiet) as progress:
-        fitted = descend(slope, logits, pull, recipe.pulled_rates, recipe, progress)
+    logits = first_logits(settings, shape_of(model).grid)
+    pull = torch.full((settings.seeds,), settings.strength)
+    with bar(settings.updates, "Updates", quiet) as progress:
+        fitted = descend(slope, logits, pull, settings.pulled_rates, settings, progress)
     gates = fitted.logits.sigmoid()
     keep = torch.cat([torch.ones(1, *gates.shape[1:]), gates])
     said = torch.stack(
@@ -241,16 +241,16 @@ def contrast(
 def run_contrasts(
     model: Model,
     sides: Sequence[tuple[str, Side, Side]],
-    recipe: FitSettings,
+    settings: FitSettings,
     *,
     budget: int | None = None,
     quiet: bool = False,
 ) -> Contrast:
     """A trial for every (left-out task, retain, forget), all with the same batch."""
     fewest = min(len(side.fitted) for _, *both in sides for side in both)
-    recipe = recipe.settled(model, fewest)
+    settings = settings.settled(model, fewest)
     trials = tuple(
-        contrast(model, retain, forget, recipe, left_out=name, budget=budget, quiet=quiet)
+        contrast(model, retain, forget, settings, left_out=name, budget=budget, quiet=quiet)
         for name, retain, forget in sides
     )
-    return Contrast(model_name(model), trials, asdict(recipe))
+    return Contrast(model_name(model), trials, asdict(settings))

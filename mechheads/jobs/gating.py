@@ -41,11 +41,11 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
         from mechheads.scoring.gate_fitting import FitSettings
 
         kept = {name: settings[name] for name in ("seeds", "updates", "batch", "clip", "seed")}
-        recipe = FitSettings(strength=settings["lambda_"], rates=free, pulled_rates=pulled, **kept)
-        recipe.check()
+        fitting = FitSettings(strength=settings["lambda_"], rates=free, pulled_rates=pulled, **kept)
+        fitting.check()
         if plans:
-            return contrast(models[0], plans, recipe, settings, session)
-        return gate(names, models, options, recipe, settings, session)
+            return contrast(models[0], plans, fitting, settings, session)
+        return gate(names, models, options, fitting, settings, session)
 
     words = ["gate", *(["contrast"] if plans else names), *models]
     return Job(words, models, settings, measure)
@@ -122,7 +122,7 @@ def gate(
     names: Sequence[str],
     models: Sequence[str],
     options: Mapping[str, Any],
-    recipe: "FitSettings",
+    fitting: "FitSettings",
     settings: Mapping[str, Any],
     session: Session,
 ) -> Measured:
@@ -147,10 +147,10 @@ def gate(
         for task in names:
             say(f"{task} on {name}", quiet)
             begun = time.monotonic()
-            found.append(gate_task(loaded, *made[task], recipe, **common))
+            found.append(gate_task(loaded, *made[task], fitting, **common))
             timings[f"{task} on {name}"] = time.monotonic() - begun
         every = [part for both in made.values() for part in both]
-        origins[name] = provenance(loaded, loading.find(name), every, recipe.seed)
+        origins[name] = provenance(loaded, loading.find(name), every, fitting.seed)
     origin = origins[models[0]] if len(models) == 1 else origins
     return Measured(Gating(tuple(found)), origin, timings)
 
@@ -158,7 +158,7 @@ def gate(
 def contrast(
     name: str,
     plans: Sequence[ContrastPlan],
-    recipe: "FitSettings",
+    fitting: "FitSettings",
     settings: Mapping[str, Any],
     session: Session,
 ) -> Measured:
@@ -174,9 +174,9 @@ def contrast(
         for side in formats.values()
     }
     trials = [(plan.left_out, *sides_of(plan, made)) for plan in plans]
-    found = run_contrasts(loaded, trials, recipe, budget=settings["budget"], quiet=session.quiet)
+    found = run_contrasts(loaded, trials, fitting, budget=settings["budget"], quiet=session.quiet)
     every = [part for both in made.values() for part in both]
-    return Measured(found, provenance(loaded, loading.find(name), every, recipe.seed))
+    return Measured(found, provenance(loaded, loading.find(name), every, fitting.seed))
 
 
 def sides_of(

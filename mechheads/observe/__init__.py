@@ -1,1 +1,1 @@
-"""TODO"""
+"""What a model does when nobody intervenes: evaluation, attention patterns, head types, edges."""

@@ -57,7 +57,20 @@ class Patterns(Result):
 
 
 def attend(model: Model, text: str) -> Patterns:
-    """Run the text once and keep the pattern of every head."""
+    """Run a text once and keep the attention pattern of every head.
+
+    Args:
+        model: what `mechheads.load` returns
+        text: a prompt of two tokens or more
+
+    Returns:
+        Patterns: the tokens, and a weight per layer, head, query and key. Costs one forward pass.
+
+    >>> import mechheads
+    >>> found = mechheads.attend(mechheads.load("mini"), "Mary and John went to the store.")
+    >>> found.weights.shape == (4, 8, len(found.tokens), len(found.tokens))
+    True
+    """
     layers, heads = shape_of(model).grid
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     tokens, weights = attend_heads(model, text, every)

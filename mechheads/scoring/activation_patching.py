@@ -78,9 +78,27 @@ def patch_positions(
     budget: int | None = None,
     quiet: bool = False,
 ) -> PositionEffects:
-    """The same for one position at a time, of prompts that all have the same length.
+    """Exact activation patching of one head at one position at a time.
 
-    One partial forward pass per head and position, from that position on.
+    Args:
+        model: what `mechheads.load` returns
+        prompts: what `tasks.make` returns; all must have the same number of tokens
+        metric: a name in `mechheads.METRICS`; default: the task's own
+        direction: "noising" puts the replacement into the clean run, "denoising" the clean run's
+            output into the corrupted run
+        replacement: "corrupt", "zero", "mean" or "position_mean"
+        budget: tokens per pass, which bounds memory; default: what suits the device
+        quiet: show no progress bar
+
+    Returns:
+        PositionEffects: a value per prompt, layer, head and position. Positive means that the head
+        helps there. Costs a partial forward pass per head and position.
+
+    >>> import mechheads, tasks
+    >>> model = mechheads.load("mini")
+    >>> prompts = tasks.make("greater_than", model, n=4)
+    >>> mechheads.patch_positions(model, prompts, quiet=True).values.shape
+    torch.Size([4, 4, 8, 13])
     """
     wanted = metrics.find(metric or prompts.metric)
     check_patching(direction, replacement)

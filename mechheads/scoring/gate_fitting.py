@@ -186,21 +186,21 @@ def take(batch: Batch, chosen: Int[Tensor, " chosen"]) -> Batch:
 
 
 def make_minibatches(
-    model: Model, prompts: Prompts, recipe: FitSettings, budget: int | None = None
+    model: Model, prompts: Prompts, settings: FitSettings, budget: int | None = None
 ) -> Minibatches:
     """The clean prompts with their answers; wrong answers are not needed."""
-    assert recipe.batch is not None
+    assert settings.batch is not None
     targets = replace(prompts, pairs=tuple(replace(pair, wrong=()) for pair in prompts.pairs))
-    every = minibatches(encoder_of(model), targets, len(prompts), recipe.seed)
+    every = minibatches(encoder_of(model), targets, len(prompts), settings.seed)
     engine, budget = engine_for(model), budget_for(model, budget)
-    return Minibatches(model, engine, every, recipe.batch, recipe.seed, budget)
+    return Minibatches(model, engine, every, settings.batch, settings.seed, budget)
 
 
-def first_logits(recipe: FitSettings, shape: tuple[int, int]) -> Float[Tensor, "seed layer head"]:
+def first_logits(settings: FitSettings, shape: tuple[int, int]) -> Float[Tensor, "seed layer head"]:
     """Gates drawn evenly from 0 to 1, as logits; a seed's do not depend on how many there are."""
     drawn = [
-        torch.rand(shape, generator=torch.Generator().manual_seed(recipe.seed * 100_003 + i))
-        for i in range(recipe.first, recipe.first + recipe.seeds)
+        torch.rand(shape, generator=torch.Generator().manual_seed(settings.seed * 100_003 + i))
+        for i in range(settings.first, settings.first + settings.seeds)
     ]
     return torch.logit(torch.stack(drawn), eps=1e-6)
 
@@ -208,27 +208,47 @@ def first_logits(recipe: FitSettings, shape: tuple[int, int]) -> Float[Tensor, "
 def fit_gates(
     model: Model,
     prompts: Prompts,
-    recipe: FitSettings | None = None,
+    settings: FitSettings | None = None,
     *,
     budget: int | None = None,
     quiet: bool = False,
 ) -> Gates:
-    """The three fits of every seed on the clean prompts and their answers."""
-    recipe = recipe or FitSettings()
-    recipe.check()
-    recipe = recipe.settled(model, len(prompts))
-    course = make_minibatches(model, prompts, recipe, budget)
-    start = first_logits(recipe, shape_of(model).grid)
+    """Fit a gate to every head: free, pulled open (G+) and pulled shut (G-), for every seed.
+
+    Args:
+        model: what `mechheads.load` returns; its weights stay as they are
+        prompts: what `tasks.make` returns; only clean prompts and their answers are used
+        settings: seeds, updates, learning rates and so on; default: `FitSettings()`
+        budget: tokens per pass, which bounds memory; default: what suits the device
+        quiet: show no progress bar
+
+    Returns:
+        Gates: the gates of every seed, and the scores and roles of the heads. `frame()` has a row
+        per seed and head. Costs three forward and backward passes per update, all seeds together.
+
+    >>> import mechheads, tasks
+    >>> from mechheads.scoring.gate_fitting import FitSettings
+    >>> model = mechheads.load("mini")
+    >>> few = FitSettings(seeds=2, updates=20)
+    >>> gates = mechheads.fit_gates(model, tasks.make("syntax", model, n=16), few, quiet=True)
+    >>> gates.plus.shape
+    torch.Size([2, 4, 8])
+    """
+    settings = settings or FitSettings()
+    settings.check()
+    settings = settings.settled(model, len(prompts))
+    course = make_minibatches(model, prompts, settings, budget)
+    start = first_logits(settings, shape_of(model).grid)
     start = start.to(torch.float64 if dtype_of(model) == torch.float64 else torch.float32)
-    n, ungated = recipe.seeds, course.nll(torch.ones_like(start[:1])).item()
-    pull = torch.tensor([recipe.strength] * n + [-recipe.strength] * n)
-    with bar(2 * recipe.updates, "Updates", quiet) as progress:
-        free = descend(course.slope, start, torch.zeros(n), recipe.rates, recipe, progress)
+    n, ungated = settings.seeds, course.nll(torch.ones_like(start[:1])).item()
+    pull = torch.tensor([settings.strength] * n + [-settings.strength] * n)
+    with bar(2 * settings.updates, "Updates", quiet) as progress:
+        free = descend(course.slope, start, torch.zeros(n), settings.rates, settings, progress)
         nll = course.nll(free.logits.sigmoid())
         if words := unfinished("free", free.losses, free.moved, nll, ungated):
             say(f"Warning: {words}", quiet)
         both = torch.cat([free.logits, free.logits])
-        pulled = descend(course.slope, both, pull, recipe.pulled_rates, recipe, progress)
+        pulled = descend(course.slope, both, pull, settings.pulled_rates, settings, progress)
     gates = torch.cat([free.logits, pulled.logits]).sigmoid()
 
     def joined(name: str) -> Tensor:
@@ -246,7 +266,7 @@ def fit_gates(
         joined("moved"),
         torch.cat([nll, course.nll(gates[n:])]).unflatten(0, (3, n)),
         ungated,
-        asdict(recipe),
+        asdict(settings),
     )
     for late in found.warnings:
         if late != words:
@@ -271,29 +291,29 @@ def descend(
     logits: Float[Tensor, "variant layer head"],
     pull: Float[Tensor, " variant"],
     rates: tuple[float, float],
-    recipe: FitSettings,
+    settings: FitSettings,
     progress: Any,
 ) -> Fit:
     """Adam on the logits of all variants."""
-    bounded = logits.clamp(-recipe.clip, recipe.clip)
+    bounded = logits.clamp(-settings.clip, settings.clip)
     logits = torch.where(pull[:, None, None] == 0, logits, bounded)
     adam = torch.optim.Adam([logits], lr=rates[0])
-    losses, means = torch.zeros(2, len(logits), recipe.updates)
+    losses, means = torch.zeros(2, len(logits), settings.updates)
     ends = torch.zeros(2, *logits.shape)
-    tenth = tenth_of(recipe.updates)
-    for update in range(recipe.updates):
-        share = update / max(1, recipe.updates - 1)
+    tenth = tenth_of(settings.updates)
+    for update in range(settings.updates):
+        share = update / max(1, settings.updates - 1)
         adam.param_groups[0]["lr"] = rates[0] + share * (rates[1] - rates[0])
         gates = logits.sigmoid()
         losses[:, update], gradient = slope(update, gates)
         _check_finite(losses[:, update], update)
-        logits.grad = gradient * gates * (1 - gates) + pull_slope(logits, pull, recipe.clip)
+        logits.grad = gradient * gates * (1 - gates) + pull_slope(logits, pull, settings.clip)
         adam.step()
-        logits[pull > 0] = logits[pull > 0].clamp(max=recipe.clip)
-        logits[pull < 0] = logits[pull < 0].clamp(min=-recipe.clip)
+        logits[pull > 0] = logits[pull > 0].clamp(max=settings.clip)
+        logits[pull < 0] = logits[pull < 0].clamp(min=-settings.clip)
         gates = logits.sigmoid()
         means[:, update] = gates.mean((1, 2))
-        left = recipe.updates - update
+        left = settings.updates - update
         if left <= tenth:
             ends[1] += gates / tenth
         elif 2 * tenth < left <= 3 * tenth:

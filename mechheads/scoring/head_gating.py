@@ -26,8 +26,8 @@ def gating(
     Fits three sets of gates per seed, to the log probability of the answers whatever the metric:
     a forward and a backward pass per update. Values and their spread are over seeds.
     """
-    recipe = FitSettings(seeds=seeds, updates=updates, batch=batch)
-    found = fit_gates(model, prompts, recipe, budget=budget, quiet=quiet)
+    settings = FitSettings(seeds=seeds, updates=updates, batch=batch)
+    found = fit_gates(model, prompts, settings, budget=budget, quiet=quiet)
     untouched = evaluate(model, prompts, metric, quiet=True)
     clean, corrupt = (
         torch.full((seeds,), side[untouched.metric].mean().item())

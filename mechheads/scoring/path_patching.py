@@ -106,12 +106,30 @@ def path_patch(
     budget: int | None = None,
     quiet: bool = False,
 ) -> HeadEffects:
-    """Metric lost (noising) or restored (denoising) along the direct path from each head to `to`.
+    """Patch the direct path from each head to the logits, or to the input of one later head.
 
-    `to` is the logits or a head (L9H6, or (9, 6)), of which `part` (q, k, v) receives. Positive:
-    the path helps. Heads that share keys and values with the receiver do not see the difference.
-    About two blocks and a partial forward pass per sender; senders in later layers than the
-    receiver have 0.
+    Args:
+        model: what `mechheads.load` returns
+        prompts: what `tasks.make` returns
+        metric: a name in `mechheads.METRICS`; default: the task's own
+        to: "logits", or the receiving head as "L9H6" or (9, 6)
+        part: the receiver's input, "q", "k" or "v". Other heads that share its keys and values do
+            not see the difference
+        direction: "noising" or "denoising"
+        budget: tokens per pass, which bounds memory; default: what suits the device
+        quiet: show no progress bar
+
+    Returns:
+        HeadEffects: what each sender's path carries; positive means that the path helps. Senders
+        that are not below the receiver have 0. Costs about two blocks and a partial forward pass
+        per sender.
+
+    >>> import mechheads, tasks
+    >>> model = mechheads.load("mini")
+    >>> prompts = tasks.make("ioi", model, n=8)
+    >>> found = mechheads.path_patch(model, prompts, to="L3H4", part="q", quiet=True)
+    >>> float(found.scores[3].abs().max())  # no path leads down
+    0.0
     """
     wanted = metrics.find(metric or prompts.metric)
     check_patching(direction, "corrupt")
@@ -155,9 +173,26 @@ def edge_attribution(
     budget: int | None = None,
     quiet: bool = False,
 ) -> EdgeEffects:
-    """Estimates of `path` for all pairs of heads and all inputs, same sign.
+    """Estimate the effect of every path from a head to the query, key or value of a later head.
 
-    Two forward passes and one backward pass; means and standard errors over prompts are kept.
+    Args:
+        model: what `mechheads.load` returns
+        prompts: what `tasks.make` returns
+        metric: a name in `mechheads.METRICS` that has a gradient; default: the task's own
+        direction: "noising" or "denoising"
+        budget: tokens per pass, which bounds memory; default: what suits the device
+        quiet: show no progress bar
+
+    Returns:
+        EdgeEffects: mean and standard error per path; positive means that the path helps. Costs a
+        few forward and backward passes for all paths together (edge attribution patching).
+
+    >>> import mechheads, tasks
+    >>> model = mechheads.load("mini")
+    >>> prompts = tasks.make("ioi", model, n=8)
+    >>> found = mechheads.edge_attribution(model, prompts, quiet=True)
+    >>> list(found.strongest(1).columns)
+    ['from_layer', 'from_head', 'to_layer', 'to_head', 'input', 'effect', 'se']
     """
     wanted = metrics.find(metric or prompts.metric)
     check_patching(direction, "corrupt")

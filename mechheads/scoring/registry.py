@@ -99,7 +99,30 @@ def score_heads(
     metric: str | None = None,
     **options: Any,
 ) -> "HeadEffects":
-    """score_heads(model, prompts, "ig", steps=10): every head's effect by a method of the table."""
+    """Score every head by its effect on a task's metric.
+
+    Args:
+        model: what `mechheads.load` returns
+        prompts: what `tasks.make` returns
+        method: a name in `mechheads.METHODS`: "patch" is exact activation patching, "attribution"
+            and "ig" are its gradient estimates, "hybrid" patches only the strongest of these,
+            "path" patches direct paths, "direct" is direct logit attribution, "gating" fits gates
+        metric: a name in `mechheads.METRICS`; default: the task's own
+        options: the method's own options, such as `steps=10` for "ig"
+
+    Returns:
+        HeadEffects: a value per prompt, layer and head. Positive means that the head helps. "patch"
+        costs a partial forward pass per head, "attribution" a few passes in all.
+
+    >>> import mechheads, tasks
+    >>> model = mechheads.load("mini")
+    >>> prompts = tasks.make("ioi", model, n=16)
+    >>> effects = mechheads.score_heads(model, prompts, "patch", quiet=True)
+    >>> effects.values.shape
+    torch.Size([16, 4, 8])
+    >>> list(effects.top(3).name)
+    ['L3H4', 'L3H6', 'L2H7']
+    """
     for given, wanted in ((model, "load"), (prompts, "tasks.make")):
         if isinstance(given, str):
             raise MechheadsError(f"score_heads takes what {wanted} gives, not the name {given!r}.")

@@ -1,1 +1,1 @@
-"""TODO"""
+"""How the embedded pair was made: pretraining, sparsification, data, workers, checkpoints."""

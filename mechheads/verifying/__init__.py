@@ -1,1 +1,1 @@
-"""TODO"""
+"""Reruns a run folder and compares the numbers."""
