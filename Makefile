@@ -9,25 +9,26 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constra
 .PHONY: demo test gallery clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python -m mechheads.show --task ioi
+	$(BIN)/python -m mechheads.discover --task ioi
 
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo --no-cache
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
-# Every figure of the five seeds, and every number of them again. Those on SmolLM2 where it was fetched.
+# Draw the figures of the five papers again and verify every number; on SmolLM2 too if it was fetched.
 gallery: $(VENV)/.installed
 	$(BIN)/python -m mechheads.sweep --config notebooks/gallery.toml --out runs/gallery
 	$(BIN)/python -m mechheads.verify runs/gallery
-	if $(BIN)/python -c 'import sys; from mechheads.fetching import is_complete; sys.exit(not is_complete("smollm2"))'; then \
+	if $(BIN)/python -c 'import sys; from mechheads.models.download import is_complete; sys.exit(not is_complete("smollm2"))'; then \
 		$(BIN)/python -m mechheads.sweep --config notebooks/gallery_smollm2.toml --out runs/gallery_smollm2 && \
 		$(BIN)/python -m mechheads.verify runs/gallery_smollm2; \
 	fi
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mechheads needs Python 3.11 or newer, $(PYTHON) is older. Run: make PYTHON=python3.11 $(MAKECMDGOALS)")'

@@ -83,7 +83,7 @@ def published(name: str) -> Circuit:
 
     >>> import circuits
     >>> circuits.published("ioi_gpt2_small").roles[(9, 9)]
-    'name_mover'
+    'name mover'
     """
     if name not in PUBLISHED:
         raise unknown("circuit", name, PUBLISHED)

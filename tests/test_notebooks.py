@@ -62,7 +62,7 @@ def test_a_notebook_uses_public_names_only(name):
 
 def test_what_is_not_listed_or_has_an_underscore_is_not_public():
     assert is_public("mechheads", "load")
-    assert is_public("mechheads.masking", "quality")
+    assert is_public("mechheads.masking", "selection")
     assert not is_public("mechheads", "_HOMES")
     assert not is_public("mechheads", "import_module")
     assert not is_public("mechheads.discover", "_nothing")

@@ -6,7 +6,7 @@ go to one side.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mechheads.errors import MechheadsError
 
@@ -54,8 +54,8 @@ class QuestionSplit:
 
     ranked: tuple[Questions, ...]
     asked: tuple[Questions, ...]
-    too_long: int
-    left_out: Mapping[str, int]
+    too_long: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def split_questions(
