@@ -221,8 +221,7 @@ def discover(
     """
     ranking_prompts, judging = prompts.halves() if test is None else (prompts, test)
     check_sizes(len(ranking_prompts), len(judging))
-    check_search(search, threshold)
-    check_draws(draws)
+    check_settings(metric=metric, search=search, threshold=threshold, draws=draws)
     if replacement not in WHOLE:
         raise unknown("replacement", replacement, WHOLE)
     every = shape_of(model).layers * shape_of(model).heads
@@ -266,6 +265,16 @@ def discover(
         search,
         signed,
     )
+
+
+def check_settings(
+    *, metric: str | None = None, search: str = "top", threshold: float = 0.9, draws: int = 2
+) -> None:
+    """An error names what is unknown or out of range; needs no model."""
+    if metric is not None:
+        metrics.find(metric)
+    check_search(search, threshold)
+    check_draws(draws)
 
 
 def check_effects(effects: HeadEffects, model: Model, prompts: Prompts) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class MechheadsError(ValueError):
-    """A mistake in the input or the surroundings; the verbs print it without a traceback."""
+    """A mistake in the input or the environment; commands print it without a traceback."""
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:

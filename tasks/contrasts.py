@@ -59,7 +59,7 @@ def read_contrasts(
     if retain is None and forget is None and family is None:
         return []
     if retain is None or forget is None:
-        raise MechheadsError("contrastive gating takes both --retain and --forget.")
+        raise MechheadsError("Contrastive gating takes both --retain and --forget.")
     if family is None:
         kept, lost = _format(retain, "--retain"), _format(forget, "--forget")
         _check_apart(kept, lost)

@@ -101,6 +101,11 @@ class Gating(Result):
         return " ".join(part.gates.sentence for part in self.tasks)
 
     @property
+    def text(self) -> str:
+        """A line per task and model."""
+        return "\n".join(part.gates.sentence for part in self.tasks)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Of every task and model."""
         return tuple(f"{part.name}: {words}" for part in self.tasks for words in part.warnings)

@@ -36,7 +36,9 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
 
     def measure(session: Session) -> Measured:
         import circuits
+        from circuits.discovery import check_settings
 
+        check_settings(threshold=settings["threshold"], draws=settings.get("draws", 2))
         sides = [
             read_discovery(name) if all(saved) else discover(name, names, settings, session)
             for name in pair

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 # What circuits.discover takes as it is.
 OPTIONS = "method metric threshold k search signed direction replacement draws seed budget".split()
 
+# What is checked before the model is loaded.
+CHECKED = ("metric", "search", "threshold", "draws")
+
 
 def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
     """Check the settings; needs no torch."""
@@ -26,8 +29,10 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
 
     def measure(session: Session) -> Measured:
         import circuits
+        from circuits.discovery import check_settings
         from mechheads.models.provenance import provenance
 
+        check_settings(**{name: settings[name] for name in CHECKED})
         loaded = loading.load(model, session.models, session.quiet)
         prompts, judging = ranking_and_judging(loaded, task, settings, task_options)
         found = circuits.discover(

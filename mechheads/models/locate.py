@@ -61,10 +61,6 @@ FETCHABLE = {
 }
 
 
-# Settings of verbs that say where a model is, and how: arguments of `load`.
-PLACE = ("device", "dtype", "n_devices")
-
-
 @dataclass(frozen=True)
 class Source:
     """A model on disk. `gguf` is the file's name inside `folder` when it is one."""

@@ -93,6 +93,9 @@ def repeat(folder: Path, tolerance: float, session: Session) -> Verdict:
         f"changed since: {name} was {before}, is {after}."
         for name, before, after in _changes(record.provenance, now.provenance)
     ]
+    if record.warnings != now.warnings:
+        said = [" ".join(warnings) or "none" for warnings in (record.warnings, now.warnings)]
+        changes.append(f"changed since: warnings were {said[0]}, are {said[1]}.")
     return Verdict(folder, found, changes, tolerance)
 
 
