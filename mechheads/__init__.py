@@ -48,7 +48,23 @@ _HOMES = {
     "path_patch": "scoring.path_patching",
     "score_heads": "scoring.registry",
 }
-__all__ = ["__version__", *_HOMES]
+__all__ = [
+    "METHODS",
+    "METRICS",
+    "MechheadsError",
+    "__version__",
+    "attend",
+    "edge_attribution",
+    "evaluate",
+    "fit_gates",
+    "generate",
+    "head_types",
+    "load",
+    "measure_subsets",
+    "patch_positions",
+    "path_patch",
+    "score_heads",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -74,9 +74,10 @@ class EdgeEffects(Result):
     @property
     def headline(self) -> dict[str, Any]:
         """The strongest path."""
-        row: Any = self.strongest(1).iloc[0]
-        ends = name_of(row.from_layer, row.from_head), name_of(row.to_layer, row.to_head)
-        return {"strongest": f"{ends[0]} to {ends[1]}.{row.input}", "effect": float(row.effect)}
+        row: Any = self.strongest(1).to_dict("records")[0]
+        sender = name_of(row["from_layer"], row["from_head"])
+        receiver = name_of(row["to_layer"], row["to_head"])
+        return {"strongest": f"{sender} to {receiver}.{row['input']}", "effect": row["effect"]}
 
     @property
     def sentence(self) -> str:
