@@ -1,7 +1,7 @@
-# The two commands of the README: `make demo` and `make test`. Both make .venv if it is not there.
+# The two commands of the README: `make demo` and `make test`. Both create .venv if it is missing.
 PYTHON ?= python3
 VENV ?= .venv
-# Test processes, of one thread each.
+# Number of test processes, one thread each.
 WORKERS ?= 2
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -18,7 +18,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo --no-cache
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
-# Draw the figures of the five papers again and verify every number; on SmolLM2 too if it was fetched.
+# Reproduce the figures of the five papers and verify every number; also on SmolLM2 if it is fetched.
 gallery: $(VENV)/.installed
 	$(BIN)/python -m mechheads.sweep --config notebooks/gallery.toml --out runs/gallery
 	$(BIN)/python -m mechheads.verify runs/gallery

@@ -1,4 +1,4 @@
-"""What we conclude: circuits, explained-effect curves, comparisons and reports.
+"""Circuits, explained-effect curves, comparisons and reports.
 
 >>> import circuits, mechheads, tasks
 >>> model = mechheads.load("mini")

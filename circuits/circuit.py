@@ -1,4 +1,4 @@
-"""A circuit: a named set of heads, with their roles where they are known.
+"""A circuit: a named set of heads, with their roles where known.
 
 Circuit("mine", ((9, 6), (9, 9))).jaccard(published("ioi"))
 """
@@ -16,10 +16,10 @@ Head = tuple[int, int]
 
 @dataclass(frozen=True)
 class Circuit:
-    """Heads as (layer, head), from the most important on where that is known.
+    """Heads as (layer, head), most important first where known.
 
-    A soft circuit has a gate from 0 to 1 for each head, by which its z is scaled; a head without
-    one is wholly there.
+    A soft circuit gives each head a gate from 0 to 1 that scales its z; a head without a gate is
+    kept fully.
     """
 
     name: str
@@ -31,24 +31,24 @@ class Circuit:
     gates: Mapping[Head, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """How many heads."""
+        """The number of heads."""
         return len(self.heads)
 
     def jaccard(self, other: "Circuit") -> float:
-        """Heads in both, out of the heads in either; 1 for two empty circuits."""
+        """Jaccard index: heads in both over heads in either; 1 for two empty circuits."""
         either = set(self.heads) | set(other.heads)
         return len(set(self.heads) & set(other.heads)) / len(either) if either else 1.0
 
     def precision(self, truth: "Circuit") -> float:
-        """Share of these heads that the other circuit has."""
+        """Share of these heads that are in the other circuit."""
         return len(set(self.heads) & set(truth.heads)) / len(self.heads) if self.heads else 0.0
 
     def recall(self, truth: "Circuit") -> float:
-        """Share of the other circuit's heads that are here."""
+        """Share of the other circuit's heads that are in this one."""
         return truth.precision(self)
 
     def save(self, file: Path) -> Path:
-        """Write it as JSON."""
+        """Write the circuit as JSON."""
         heads = [
             {"layer": layer, "head": head, "role": self.roles.get((layer, head), "")}
             | ({"gate": self.gates[layer, head]} if (layer, head) in self.gates else {})
@@ -66,11 +66,11 @@ class Circuit:
 
     @classmethod
     def load(cls, file: Path) -> "Circuit":
-        """Read what `save` wrote; an error says what is wrong with the file."""
+        """Read a file written by `save`; an error says what is wrong with it."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             if content["schema"] != 1:
-                raise ValueError(f"schema {content['schema']}, not 1")
+                raise ValueError(f"schema {content['schema']}, expected 1")
             listed = [(int(h["layer"]), int(h["head"]), str(h["role"])) for h in content["heads"]]
             gates = {
                 (int(h["layer"]), int(h["head"])): float(h["gate"])
@@ -79,7 +79,7 @@ class Circuit:
             }
             names = [str(content[key]) for key in ("name", "task", "model", "source")]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MechheadsError(f"{file} is no circuit that can be read ({error!r}).") from None
+            raise MechheadsError(f"{file} is not a valid circuit file ({error!r}).") from None
         return cls(
             names[0],
             tuple((layer, head) for layer, head, _ in listed),
@@ -92,9 +92,9 @@ class Circuit:
 
 
 def auroc(ranking: Sequence[Head], truth: Circuit) -> float:
-    """Chance that a head of the circuit ranks before one that is not in it.
+    """Probability that a head in the circuit ranks above one outside it.
 
-    Half is luck. Not a number where the circuit has all of the ranked heads or none.
+    0.5 is chance level. NaN if the circuit contains all of the ranked heads or none.
     """
     inside = [head in set(truth.heads) for head in ranking]
     members, others = sum(inside), len(inside) - sum(inside)

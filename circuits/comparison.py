@@ -1,9 +1,9 @@
 """Two models on the same tasks: how many heads, and how many attention edges, does each need?
 
-The multiplier is N_standard / N_sparse, N the fewest heads of the ranking that reach the threshold.
-Edges are those that the first N heads use on a prompt: a query and a key with a weight above 0, so
-that a dense head uses all of its causal edges. Intervals come from drawing the prompts again, the
-same draws for both models.
+The multiplier is N_standard / N_sparse, where N is the fewest top-ranked heads that reach the
+threshold. Edges are counted per prompt over these N heads: query-key pairs with attention weight
+above 0, so a dense head uses all of its causal edges. Intervals come from a bootstrap over prompts,
+with the same draws for both models.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How much more the standard model needs, with its interval over prompts."""
+    """How much more the standard model needs, with an interval over prompts."""
 
     standard: float
     sparse: float
@@ -73,12 +73,12 @@ class Comparison(Result):
 
     @property
     def same_size(self) -> bool:
-        """Whether both models have as many heads, so that counts compare."""
+        """Whether both models have the same number of heads, so that counts are comparable."""
         return all(t.standard.edges.shape[0] == t.sparse.edges.shape[0] for t in self.tasks)
 
     @property
     def models(self) -> tuple[str, str]:
-        """The names of both."""
+        """The names of both models."""
         return self.tasks[0].standard.curve.model, self.tasks[0].sparse.curve.model
 
     def frame(self) -> "pd.DataFrame":
@@ -93,7 +93,7 @@ class Comparison(Result):
 
     @property
     def headline(self) -> dict[str, Any]:
-        """The numbers of every task."""
+        """The numbers for every task."""
         tasks = {t.task: {"heads": asdict(t.heads), "edges": asdict(t.edges)} for t in self.tasks}
         return {"parts": tasks}
 
@@ -104,7 +104,7 @@ class Comparison(Result):
 
     @property
     def text(self) -> str:
-        """A line per task and number, then the sentence."""
+        """One line per task and ratio, then the sentence."""
         lines = []
         for t in self.tasks:
             for start, what, ratio in ((t.task, "heads", t.heads), ("", "edges", t.edges)):
@@ -122,9 +122,9 @@ class Comparison(Result):
         sure = [t.task for t in self.tasks if t.heads.low > 1 or t.heads.high < 1]
         parts = [f"{sparse} needs fewer heads than {standard} on {', '.join(fewer) or 'no task'}"]
         parts += [f"more on {', '.join(more)}"] if more else []
-        parts += [f"as many on {', '.join(equal)}"] if equal else []
+        parts += [f"the same number on {', '.join(equal)}"] if equal else []
         return (
-            f"To explain {self.threshold:.0%}, {'; '.join(parts)}. The 95 % interval leaves out 1 "
+            f"To explain {self.threshold:.0%}, {'; '.join(parts)}. The 95 % interval excludes 1 "
             f"on {', '.join(sure) or 'no task'}."
         )
 
@@ -135,12 +135,12 @@ def compare(
     """Compare how many heads two models need for the same tasks.
 
     Args:
-        standard: what `circuits.discover` found on one model, a Discovery per task
+        standard: results of `circuits.discover` on one model, one Discovery per task
         sparse: the same tasks on the other model, in the same order
-        threshold: the share of the effect that must be explained
+        threshold: share of the effect to explain
 
     Returns:
-        Comparison: per task the heads and attention edges that each model needs, and the multiplier
+        Comparison: the heads and attention edges that each model needs per task, and the multiplier
         standard / sparse with its interval over prompts. Runs no model.
 
     >>> import circuits, mechheads, tasks
@@ -160,7 +160,9 @@ def compare(
             ("replacement", *(run.curve.settings["replacement"] for run in (one, two))),
         ):
             if a != b:
-                raise MechheadsError(f"One run has {what} {a}, the other {b}: they do not compare.")
+                raise MechheadsError(
+                    f"One run has {what} {a}, the other {b}. Compare runs with the same {what}."
+                )
     both = zip(standard, sparse, strict=True)
     return Comparison(tuple(_task(one, two, threshold) for one, two in both), threshold)
 
@@ -184,14 +186,14 @@ def _task(one: Discovery, two: Discovery, threshold: float) -> TaskComparison:
 
 
 def _edges(found: Discovery) -> Float[Tensor, "k prompt"]:
-    """Edges that the first k heads of the ranking use on each prompt."""
+    """Edges used by the first k heads of the ranking on each prompt."""
     used = [found.edges.used[:, layer, head] for layer, head in found.curve.ranking]
     none = torch.zeros_like(used[0])
     return torch.stack([none, *used]).cumsum(0).float()
 
 
 def _drawn_edges(side: ModelCurve, counts: Float[Tensor, " draw"]) -> Float[Tensor, " draw"]:
-    """Edges per prompt of the heads that each draw of prompts needs."""
+    """Edges per prompt used by the heads that each bootstrap draw needs."""
     n = side.edges.shape[1]
     means = resample(n) @ side.edges.T / n
     found = means.gather(1, counts.nan_to_num().long()[:, None])[:, 0]

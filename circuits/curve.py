@@ -1,11 +1,11 @@
-"""The explained-effect curve: how much of the metric the first k heads of a ranking carry.
+"""The explained-effect curve: how much of the metric the first k heads of a ranking explain.
 
-f(k) = (m(first k kept) - m(none kept)) / (m(all kept) - m(none kept)), means over prompts first,
-ratio then. Heads that are not kept are patched from the corrupted run (or replaced by zero, mean,
-position mean); MLPs run again. f(0) = 0 and f(all) = 1 by construction; in between the curve may
-leave that range, where heads work against the task. It is MIB's faithfulness.
+f(k) = (m(first k kept) - m(none kept)) / (m(all kept) - m(none kept)), where m is the metric's
+mean over prompts. Heads that are not kept are patched from the corrupted run (or replaced by zero,
+the mean or the position mean); MLPs are recomputed. f(0) = 0 and f(all) = 1 by construction; in
+between, the curve can leave that range if heads work against the task. This is MIB's faithfulness.
 
-CPR and CMD are MIB's areas: f at ten shares of the heads, trapezoids between them.
+CPR and CMD are MIB's areas: f at ten shares of the heads, integrated by the trapezoid rule.
 """
 
 import random
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# The shares of all heads at which MIB measures f.
+# Shares of all heads at which MIB measures f.
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -40,7 +40,7 @@ SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class Curve(Result):
     """The metric of every prompt with the first k heads of the ranking kept, for every k.
 
-    `random_explained` is f of rankings drawn at random, at the numbers of heads `random_at`.
+    `random_explained` is f of random rankings at the head counts `random_at`.
     """
 
     task: str
@@ -58,7 +58,7 @@ class Curve(Result):
         return explained(self.values.mean(1))
 
     def resampled(self, seed: int = 0) -> Float[Tensor, "draw k"]:
-        """f(k) of prompts drawn again and again, with replacement."""
+        """f(k) of bootstrap samples of the prompts."""
         n = self.values.shape[1]
         means = (resample(n, seed) @ self.values.T) / n
         return explained(means)
@@ -68,13 +68,13 @@ class Curve(Result):
         return ends(self.resampled(), level)
 
     def random_band(self, level: float = 0.95) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, low and high of f(k) over the random rankings, straight between the points."""
+        """Mean, low and high of f(k) over the random rankings, linearly interpolated."""
         low, high = ends(self.random_curves, level)
         return self.random_curves.mean(0), low, high
 
     @property
     def random_curves(self) -> Float[Tensor, "draw k"]:
-        """f(k) of the random rankings at every k, straight between the points."""
+        """f(k) of the random rankings at every k, linearly interpolated."""
         every = np.arange(len(self.ranking) + 1)
         rows = [np.interp(every, self.random_at, row.numpy()) for row in self.random_explained]
         return torch.from_numpy(np.stack(rows)).float()
@@ -99,7 +99,7 @@ class Curve(Result):
     def circuit(self, k: int) -> Circuit:
         """The first k heads."""
         if not 0 <= k <= len(self.ranking):
-            raise MechheadsError(f"k is {k}, the ranking has {len(self.ranking)} heads.")
+            raise MechheadsError(f"k is {k}, but the ranking has {len(self.ranking)} heads.")
         return Circuit(f"{self.task} top {k}", self.ranking[:k], self.task, self.model)
 
     def needed_interval(
@@ -126,11 +126,11 @@ class Curve(Result):
 
     @property
     def random_cmd(self) -> float:
-        """CMD of random rankings, on average over them."""
+        """CMD of random rankings, on average."""
         return float(np.mean([mib_area((1 - curve).abs()) for curve in self.random_curves]))
 
     def frame(self) -> "pd.DataFrame":
-        """k, layer, head, explained and its interval, and those of random rankings."""
+        """k, layer, head, explained with its interval, and the same for random rankings."""
         import pandas as pd
 
         low, high = self.interval()
@@ -168,14 +168,14 @@ def explained_effect_curve(
 
     Args:
         model: what `mechheads.load` returns
-        prompts: what `tasks.make` returns; use prompts that did not rank the heads
-        ranking: every head once, as (layer, head), the most important first
+        prompts: what `tasks.make` returns; use other prompts than those that ranked the heads
+        ranking: every head once, as (layer, head), most important first
         metric: a name in `mechheads.METRICS`; default: the task's own
-        replacement: "corrupt", "zero", "mean" or "position_mean", of heads that are not kept
-        draws: random rankings to compare with
-        points: even steps at which random rankings are measured, besides MIB's shares
+        replacement: what replaces heads not kept: "corrupt", "zero", "mean" or "position_mean"
+        draws: number of random rankings to compare with
+        points: number of evenly spaced k at which random rankings are measured, plus MIB's shares
         seed: seed of the random rankings
-        budget: tokens per pass, which bounds memory; default: what suits the device
+        budget: tokens per pass, which bounds memory; default: chosen for the device
         quiet: show no progress bar
 
     Returns:
@@ -193,11 +193,11 @@ def explained_effect_curve(
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     if sorted(ranking) != every:
         raise MechheadsError(
-            f"A ranking for {model_name(model)} has each of its {len(every)} heads once."
+            f"A ranking for {model_name(model)} must have each of its {len(every)} heads once."
         )
     check_draws(draws)
     if points < 2:
-        raise MechheadsError(f"Points of a random ranking: 2 or more, got {points}.")
+        raise MechheadsError(f"points must be 2 or more, got {points}.")
     rng = random.Random(seed)
     at = random_points(len(every), points)
     orders = [rng.sample(every, len(every)) for _ in range(draws)]
@@ -224,13 +224,13 @@ def explained_effect_curve(
 
 
 def random_points(heads: int, points: int) -> list[int]:
-    """So many even steps from no heads to all, and MIB's shares of them."""
+    """`points` evenly spaced head counts from none to all, plus MIB's shares."""
     even = {round(i * heads / (points - 1)) for i in range(points)}
     return sorted(even | {int(share * heads) for share in SHARES})
 
 
 def check_draws(draws: int) -> None:
-    """A single random ranking says nothing of the others."""
+    """Raise an error if there are too few random rankings for a band."""
     if draws < 2:
         raise MechheadsError(f"--draws takes 2 or more random rankings, got {draws}.")
 
@@ -238,7 +238,7 @@ def check_draws(draws: int) -> None:
 def explained(
     means: Float[Tensor, "*draw k"], none: int = 0, whole: int = -1
 ) -> Float[Tensor, "*draw k"]:
-    """f from the mean metric; `none` and `whole` are where no head and where all are kept."""
+    """f from the mean metric; `none` and `whole` index the means with no heads and all heads."""
     bottom, top = means[..., none, None], means[..., whole, None]
     return (means - bottom) / (top - bottom)
 
@@ -246,9 +246,9 @@ def explained(
 def needed(
     curves: Float[Tensor, "draw k"], threshold: float, *, stays: bool = False
 ) -> Float[Tensor, " draw"]:
-    """For each curve the smallest k that reaches the threshold, or from which it stays there.
+    """For each curve, the smallest k that reaches the threshold, or from which it stays there.
 
-    The last k where no k does; not a number where the curve has none.
+    The last k if none does; NaN if the curve is not finite.
     """
     above = curves >= threshold - 1e-6
     above[:, -1] = True
@@ -259,7 +259,7 @@ def needed(
 
 
 def mib_area(values: Float[Tensor, " k"]) -> float:
-    """Trapezoids between MIB's shares of the heads, each rounded down to whole heads."""
+    """Trapezoid rule over MIB's shares of the heads, each rounded down to whole heads."""
     total = len(values) - 1
     at = torch.stack([values[int(share * total)] for share in SHARES])
     return float(torch.trapezoid(at, torch.tensor(SHARES)))

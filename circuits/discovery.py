@@ -1,11 +1,11 @@
-"""From effects to a circuit: which heads do the job, and how much of it they explain.
+"""From effects to a circuit: which heads do the task, and how much of it they explain.
 
-1. Half of the prompts rank the heads, by any scoring method.
-2. The other half judge: the curve f(k) of the ranking beside random rankings.
-3. The circuit is the smallest first part of the ranking that reaches the threshold on that curve,
-   or `k` heads, or a smaller set found by a search on the ranking prompts.
-4. It is judged (what is left without it, what each head contributes) and described: types of
-   heads, the attention of the strongest on a prompt, the strongest paths between its heads.
+1. Half of the prompts rank the heads, with any scoring method.
+2. The other half evaluate the ranking: its curve f(k), next to random rankings.
+3. The circuit is the shortest prefix of the ranking that reaches the threshold on that curve, or
+   `k` heads, or a smaller set found by a search on the ranking prompts.
+4. It is evaluated (what is left without it, what each head contributes) and described: head types,
+   the attention of the strongest heads on a prompt, the strongest paths between its heads.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 64  # tokens of the sample prompt
-# What heads outside of a circuit can be replaced by.
+# What heads outside a circuit can be replaced by.
 WHOLE = ("corrupt", "zero", "mean", "position_mean")
 
 
@@ -56,10 +56,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Discovery(Result):
-    """All that was found; `overlap` is the stability of the circuit's size of strongest heads.
+    """The full result; `overlap` is the stability of the top heads, at the size of the circuit.
 
-    `examples` are prompts as (clean, corrupt, answer, wrong answer); `shape` is more of the model's
-    shape than layers and heads.
+    `examples` are prompts as (clean, corrupt, answer, wrong answer); `shape` has facts about the
+    model beyond layers and heads.
     """
 
     effects: HeadEffects
@@ -79,7 +79,7 @@ class Discovery(Result):
 
     @property
     def circuit(self) -> Circuit:
-        """The heads that were kept, with their published roles where the model has any."""
+        """The heads kept, with their published roles where there are any."""
         task, model = self.curve.task, self.curve.model
         roles, heads = self.roles, self.faithfulness.heads
         return Circuit(
@@ -108,7 +108,7 @@ class Discovery(Result):
 
     @property
     def headline(self) -> dict[str, Any]:
-        """The numbers that sum the run up."""
+        """The numbers that sum up the run."""
         low, high = self.curve.needed_interval(self.threshold)
         clean = self.evaluation.clean
         return {
@@ -138,7 +138,7 @@ class Discovery(Result):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """That the model cannot do the task, if so."""
+        """A warning if the model cannot do the task."""
         return self.evaluation.warnings
 
     @property
@@ -156,14 +156,14 @@ class Discovery(Result):
         return (
             f"{self.needed} of {total} heads ({self.needed / total:.0%}) explain "
             f"{self.threshold:.0%} of the {metrics.METRICS[self.curve.metric].label} of "
-            f"{self.curve.model} on {self.curve.task} (95 % of prompt samples: "
-            f"{found['needed_low']:.0f} to {found['needed_high']:.0f}); random heads need "
-            f"{self.random_needed:.0f} on average.{chosen} The strongest is {strongest}; with "
-            f"all heads but the circuit {self.faithfulness.left:.0%} is left."
+            f"{self.curve.model} on {self.curve.task} (95 % interval over prompts: "
+            f"{found['needed_low']:.0f} to {found['needed_high']:.0f}); random rankings need "
+            f"{self.random_needed:.0f} on average.{chosen} The strongest is {strongest}; without "
+            f"the circuit, {self.faithfulness.left:.0%} is left."
         )
 
     def frame(self) -> "pd.DataFrame":
-        """The curve, a row per head that is added."""
+        """The curve, one row per added head."""
         return self.curve.frame()
 
 
@@ -191,26 +191,26 @@ def discover(
 
     Args:
         model: what `mechheads.load` returns
-        prompts: what `tasks.make` returns: these rank the heads
-        test: prompts that judge the ranking; default: the second half of `prompts`
-        method: a name in `mechheads.METHODS`, which ranks the heads
+        prompts: what `tasks.make` returns; they rank the heads
+        test: prompts that evaluate the ranking; default: the second half of `prompts`
+        method: a name in `mechheads.METHODS`; it ranks the heads
         metric: a name in `mechheads.METRICS`; default: the task's own
         threshold: the share of the effect that the circuit must explain
-        k: keep so many heads instead
-        search: "top" keeps the first of the ranking, "prune" and "greedy" find fewer, slower
+        k: keep this many heads instead
+        search: "top" keeps the first heads of the ranking; "prune" and "greedy" find fewer, slower
         signed: rank by the signed effect instead of its size
-        direction: "noising" or "denoising", of methods that have a direction
-        replacement: "corrupt", "zero", "mean" or "position_mean", of heads that are not kept
-        draws: random rankings to compare with
+        direction: "noising" or "denoising", for methods that have a direction
+        replacement: what replaces heads not kept: "corrupt", "zero", "mean" or "position_mean"
+        draws: number of random rankings to compare with
         seed: seed of the random rankings
-        budget: tokens per pass, which bounds memory; default: what suits the device
-        effects: effects of these prompts that you have already, instead of `method`
+        budget: tokens per pass, which bounds memory; default: chosen for the device
+        effects: precomputed effects of the ranking prompts, used instead of `method`
         quiet: show no progress bars
         options: the method's own options
 
     Returns:
         Discovery: the effects, the explained-effect curve, the circuit, and how faithful, complete
-        and minimal it is. Costs the method, and a pass for each of 1 + heads + 10 * draws subsets.
+        and minimal it is. Costs the method plus a pass for each of 1 + heads + 10 * draws subsets.
 
     >>> import circuits, mechheads, tasks
     >>> model = mechheads.load("mini")
@@ -228,7 +228,7 @@ def discover(
     if k is not None and not 1 <= k <= every:
         raise MechheadsError(f"--k takes 1 to {every} heads of {model_name(model)}, got {k}.")
     if k is not None and search != "top":
-        raise MechheadsError(f"--search {search} finds its own number of heads. Leave --k out.")
+        raise MechheadsError(f"--search {search} finds its own number of heads. Leave out --k.")
     shared: dict[str, Any] = {"budget": budget, "quiet": quiet}
     evaluation = evaluate(model, judging, metric, quiet=quiet)
     if effects is None:
@@ -270,7 +270,7 @@ def discover(
 def check_settings(
     *, metric: str | None = None, search: str = "top", threshold: float = 0.9, draws: int = 2
 ) -> None:
-    """An error names what is unknown or out of range; needs no model."""
+    """Raise an error that names what is unknown or out of range; needs no model."""
     if metric is not None:
         metrics.find(metric)
     check_search(search, threshold)
@@ -278,7 +278,7 @@ def check_settings(
 
 
 def check_effects(effects: HeadEffects, model: Model, prompts: Prompts) -> None:
-    """An error if effects that were computed elsewhere are not of these prompts on this model."""
+    """Raise an error if precomputed effects are not of these prompts on this model."""
     ours = model_name(model), prompts.task, len(prompts)
     rows = len(effects.values) if effects.over == "prompts" else len(prompts)
     if (effects.model, effects.task, rows) != ours:
@@ -289,7 +289,7 @@ def check_effects(effects: HeadEffects, model: Model, prompts: Prompts) -> None:
 
 
 def check_sizes(n: int, test: int) -> None:
-    """An error if there are too few prompts to say how sure a number is."""
+    """Raise an error if there are too few prompts for intervals."""
     for flag, size in (("--n", n), ("--test", test)):
         check_prompts(flag, size)
 
@@ -297,10 +297,10 @@ def check_sizes(n: int, test: int) -> None:
 def _options(
     method: str, direction: str, replacement: str, shared: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the method can be told of these; an error if it has no direction but one is wanted."""
+    """The options that the method takes; an error if a direction is given but it has none."""
     own = find(method).options
     if direction != "noising" and "direction" not in own:
-        raise MechheadsError(f"{method} has no direction. Leave --direction out.")
+        raise MechheadsError(f"{method} has no direction. Leave out --direction.")
     given = {"direction": direction, "replacement": replacement, **shared}
     return {name: value for name, value in given.items() if name in own}
 
@@ -308,7 +308,7 @@ def _options(
 def _paths(
     model: Model, prompts: Prompts, metric: str | None, shared: Mapping[str, Any]
 ) -> EdgeEffects | None:
-    """Nothing where a head's write cannot be followed, or the metric has no gradient."""
+    """None if a head's output cannot be traced or the metric has no gradient."""
     try:
         return edge_attribution(model, prompts, metric, **shared)
     except MechheadsError:
@@ -316,7 +316,7 @@ def _paths(
 
 
 def _sample(model: Model, prompts: Prompts, heads: list[Head]) -> Sample:
-    """On the shortest prompt; of a long one its end is kept."""
+    """Attention on the shortest prompt; only the end of a long one is kept."""
     text = min((pair.clean for pair in prompts.pairs), key=len)
     tokens, weights = attend_heads(model, text, heads)
     return Sample(text, tuple(tokens[-SHOWN:]), tuple(heads), weights[:, -SHOWN:, -SHOWN:].clone())

@@ -1,4 +1,4 @@
-"""The figures of circuits: curves, comparisons, paths between heads, attention of some heads."""
+"""Circuit figures: curves, comparisons, paths between heads, attention of the strongest heads."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
     figure.add_scatter(
         x=frame["k"],
         y=frame["explained"],
-        name="this ranking, 95 % of prompt samples",
+        name="this ranking, 95 % interval over prompts",
         line={"color": OURS, "width": 3},
         mode="lines+markers",
         marker={"size": 5},
@@ -56,9 +56,7 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
         line={"color": "#000000", "dash": "dash", "width": 1.5},
         hoverinfo="skip",
     )
-    figure.update_xaxes(
-        title_text="heads kept (k), in the order of the ranking", rangemode="tozero"
-    )
+    figure.update_xaxes(title_text="heads kept (k), in ranking order", rangemode="tozero")
     figure.update_yaxes(title_text="explained effect f(k)", tickformat=".0%")
     styled(
         figure,
@@ -71,12 +69,12 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
 
 
 def draw_discovery(found: Discovery) -> "go.Figure":
-    """The curve, with the threshold of the run."""
+    """The curve with the run's threshold."""
     return draw_curve(found.curve, found.threshold)
 
 
 def draw_contributions(found: Faithfulness) -> "go.Figure":
-    """What the explained effect loses without each head of the circuit, with 95 % intervals."""
+    """Explained effect lost without each head of the circuit, with 95 % intervals."""
     import plotly.graph_objects as go
 
     low, high = found.interval()
@@ -90,7 +88,7 @@ def draw_contributions(found: Faithfulness) -> "go.Figure":
             hovertemplate="without %{x}: %{y:.1%} less<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text="head taken out of the circuit")
+    figure.update_xaxes(title_text="head removed from the circuit")
     figure.update_yaxes(title_text="explained effect lost", tickformat=".0%")
     return styled(figure, height=380, margin={"t": 20, "r": 20})
 
@@ -98,7 +96,7 @@ def draw_contributions(found: Faithfulness) -> "go.Figure":
 def draw_comparison(comparison: Comparison, *, edges: bool = False) -> "go.Figure":
     """One panel per task: both curves with bands, and the threshold that joins them.
 
-    Over the heads kept, or over the attention edges that these heads use on a prompt.
+    The x axis is heads kept, or the attention edges that these heads use per prompt.
     """
     from plotly.subplots import make_subplots
 
@@ -133,7 +131,7 @@ def draw_comparison(comparison: Comparison, *, edges: bool = False) -> "go.Figur
             x = side.edges.mean(1).numpy() if edges else frame["k"].to_numpy()
             x = 100 * x / x.max() if share else x
             name = f"{role}: {escaped(side.curve.model)}"
-            # Nothing kept uses no edges, which a logarithm has no place for.
+            # With no heads kept there are no edges, and a log axis has no 0.
             kept = frame[x > 0] if edges else frame
             x = x[x > 0] if edges else x
             band(figure, x, kept["ci_low"], kept["ci_high"], color, **place)
@@ -182,8 +180,8 @@ def draw_comparison(comparison: Comparison, *, edges: bool = False) -> "go.Figur
 def draw_paths(paths: "pd.DataFrame", heads: Sequence[Head]) -> "go.Figure":
     """Heads of the circuit by layer, from the bottom up, and the paths between them as arrows.
 
-    `paths` has from_layer, from_head, to_layer, to_head, input and effect, the strongest first; the
-    inputs of one pair of heads share an arrow, as strong as the strongest of them.
+    `paths` has from_layer, from_head, to_layer, to_head, input and effect, strongest first; the
+    inputs of a pair of heads share one arrow, drawn at the strength of the strongest.
     """
     import plotly.graph_objects as go
 
@@ -265,7 +263,7 @@ def draw_sample(sample: Sample) -> "go.Figure":
 
 
 def _spots(heads: Sequence[Head]) -> dict[Head, tuple[float, float]]:
-    """Heads of a layer side by side around the middle, every other layer a little to the side."""
+    """Positions: the heads of a layer centred side by side, every other layer slightly shifted."""
     spots: dict[Head, tuple[float, float]] = {}
     for i, layer in enumerate(sorted({layer for layer, _ in heads})):
         here = sorted(head for other, head in heads if other == layer)

@@ -1,6 +1,6 @@
-"""Circuits that were published, to compare with; heads as (layer, head), counted from 0.
+"""Published circuits to compare with; heads are (layer, head), counted from 0.
 
-The facts are the papers'; where two sources differ, both are here.
+The facts are from the papers; where two sources differ, both are listed.
 """
 
 from mechheads.errors import unknown
@@ -39,14 +39,14 @@ GREATER_THAN = _circuit(
     "greater_than_gpt2_small",
     "greater_than",
     "gpt2",
-    "Hanna et al. 2023, arXiv:2305.00586, the heads of its code",
+    "Hanna et al. 2023, arXiv:2305.00586, heads from its code",
     at_the_end=[(9, 1), (8, 11), (7, 10), (6, 9), (5, 5), (8, 8), (5, 1)],
 )
 GREATER_THAN_ACDC = _circuit(
     "greater_than_gpt2_small_acdc",
     "greater_than",
     "gpt2",
-    "Conmy et al. 2023, arXiv:2304.14997, as AutoCircuit lists it",
+    "Conmy et al. 2023, arXiv:2304.14997, as listed by AutoCircuit",
     early=[(0, 1), (0, 3), (0, 5)],
     middle=[(5, 5), (6, 1), (6, 9), (7, 10), (8, 11), (9, 1)],
 )
@@ -68,18 +68,18 @@ PUBLISHED = {c.name: c for c in (IOI, GREATER_THAN, GREATER_THAN_ACDC, DOCSTRING
 
 
 def published_for(task: str, model: str) -> list[Circuit]:
-    """The circuits of a task on a model."""
+    """The published circuits for a task on a model."""
     return [c for c in PUBLISHED.values() if c.task == task and c.model == model]
 
 
 def published(name: str) -> Circuit:
-    """A circuit from the literature, by its name.
+    """A circuit from the literature, by name.
 
     Args:
-        name: one of `circuits.literature.PUBLISHED`
+        name: a name in `circuits.literature.PUBLISHED`
 
     Returns:
-        Circuit: its heads with their published roles, and the source.
+        Circuit: the heads with their published roles, and the source.
 
     >>> import circuits
     >>> circuits.published("ioi_gpt2_small").roles[(9, 9)]

@@ -1,4 +1,4 @@
-"""What a run of discover or compare leaves behind: tables, and a report in words and pictures."""
+"""Files written by a `discover` or `compare` run: tables, circuits and reports."""
 
 import json
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def write_comparison(folder: Path, found: Comparison, record: Record | None = No
 
 
 def importances(found: Discovery) -> dict[str, Any]:
-    """The file that MIB's circuit track takes: a score for every head, MLPs always kept."""
+    """Content of a file for MIB's circuit track: a score for every head, MLPs always kept."""
     layers, heads = found.effects.scores.shape
     inside = set(found.faithfulness.heads)
     nodes: dict[str, Any] = {"input": {"in_graph": True}}
@@ -75,36 +75,35 @@ def circuit_paths(found: Discovery, k: int) -> "pd.DataFrame":
 def _discovery_sections(found: Discovery) -> list[Section]:
     metric, scored = (METRICS[m].label for m in (found.curve.metric, found.effects.metric))
     method = found.effects.method
-    what = f"How far the {scored} moves when the head alone is changed ({method})"
+    what = f"Change in the {scored} when this head alone is intervened on ({method})"
     if found.effects.quantity:
         what = f"{found.effects.quantity.capitalize()} ({method})"
     sections = [
         Section(
             "Effect of every head",
             f"{what}, mean over {len(found.effects.values)} {found.effects.over}. Red heads help, "
-            "blue ones hinder. "
-            "Point at a cell for its interval and p-value, which is corrected for the number of "
-            "heads.",
+            "blue ones hinder. Hover over a cell for its interval and its p-value, corrected for "
+            "the number of heads.",
             found.effects.plot(),
         ),
         Section(
             "Explained effect",
-            f"Share of the {metric} that is there when only the first k heads of the ranking "
-            "are kept and all others are replaced "
+            f"Share of the {metric} recovered when only the first k heads of the ranking are kept "
+            "and all others are replaced "
             f"({found.curve.settings['replacement'].replace('_', ' ')}). Measured on "
-            f"{found.curve.values.shape[1]} prompts that did not rank the heads.",
+            f"{found.curve.values.shape[1]} prompts that were not used to rank the heads.",
             found.plot(),
         ),
         Section(
             "Strongest heads",
-            "Worth is what the circuit's explained effect loses without the head. Kinds come from "
-            "repeated random tokens (attention weight of 0.4 or more).",
+            "Contribution: explained effect that the circuit loses without the head. Type: from "
+            "attention on repeated random tokens (weight of 0.4 or more).",
             frame=_strongest(found),
         ),
-        Section("Is the circuit good?", table=_quality(found), frame=_against_published(found)),
+        Section("How good is the circuit?", table=_quality(found), frame=_against_published(found)),
         Section(
             "What the strongest heads attend to",
-            f"On the prompt: {found.sample.prompt}",
+            f"Prompt: {found.sample.prompt}",
             draw_sample(found.sample),
         ),
     ]
@@ -112,10 +111,10 @@ def _discovery_sections(found: Discovery) -> list[Section]:
         paths = circuit_paths(found, 30)
         sections.append(
             Section(
-                "Paths inside of the circuit",
-                f"The {len(paths)} strongest of all paths from a head to the query, key or value "
-                "of a later one, estimated (edge attribution). Point at the middle of an arrow "
-                "for its effect.",
+                "Paths inside the circuit",
+                f"The {len(paths)} strongest paths from a head of the circuit to the query, key or "
+                "value of a later one, estimated by edge attribution. Hover over the middle of an "
+                "arrow for its effect.",
                 draw_paths(paths, found.faithfulness.heads),
             )
         )
@@ -139,21 +138,21 @@ def _comparison_sections(found: Comparison) -> list[Section]:
     return [
         Section(
             "Explained effect",
-            "Share of the task's metric with only the first k heads kept, each model by its own "
-            "ranking; bands are 95 % of prompt samples. The dashed line joins the curves where "
-            f"they reach {found.threshold:.0%}.",
+            "Share of the task's metric recovered with only the first k heads kept, each model in "
+            "its own ranking; bands are 95 % intervals over prompts. The dashed line joins the "
+            f"curves where they reach {found.threshold:.0%}.",
             found.plot(),
         ),
         Section(
             "Heads",
-            "Multiplier: heads of the first model for each head of the second; below 1 the second "
-            "needs more. Stays: the number of heads from which the curve stays above the "
-            "threshold. Overlap: Jaccard index of the two circuits.",
+            "Multiplier: heads of the first model per head of the second; below 1, the second "
+            "needs more. Stays: number of heads from which the curve stays above the threshold. "
+            "Overlap: Jaccard index of the two circuits.",
             frame=heads,
         ),
         Section(
             "Attention edges",
-            "Edges per prompt that the heads of these circuits use: a query and a key with a "
+            "Edges per prompt used by the heads of these circuits: query-key pairs with attention "
             "weight above 0. A dense head uses all of its causal edges, needed or not.",
             found.plot(edges=True),
             frame=found.edge_frame(),
@@ -174,7 +173,7 @@ def _strongest(found: Discovery) -> "pd.DataFrame":
     if roles:
         frame["published role"] = [roles.get(head, "") for head in rows]
     return frame.drop(columns=["layer", "head", "se"]).rename(
-        columns={"ci_low": "95 % from", "ci_high": "to", "p_value": "p, corrected"}
+        columns={"ci_low": "95 % low", "ci_high": "95 % high", "p_value": "p (corrected)"}
     )
 
 
@@ -183,20 +182,20 @@ def _quality(found: Discovery) -> Mapping[str, str]:
     idle = headline["idle_heads"]
     return {
         "Heads in the circuit": f"{len(found.faithfulness.heads)} ({found.search})",
-        "Explained by it, on the prompts of the curve": f"{found.faithfulness.faithfulness:.1%}",
-        "Left without it (completeness)": f"{found.faithfulness.left:.1%}",
-        "Heads not shown to earn their place (minimality)": ", ".join(idle) or "none",
-        f"Heads until {found.threshold:.0%}": f"{found.needed}, to stay there "
-        f"{headline['needed_stays']}; random rankings {found.random_needed:.1f}",
-        "Same strongest heads with other prompts (Jaccard)": f"{found.overlap:.2f}",
-        "CPR, higher is better": f"{curve.cpr:.3f}, random {curve.random_cpr:.3f}",
-        "CMD, lower is better": f"{curve.cmd:.3f}, random {curve.random_cmd:.3f}",
+        "Explained on held-out prompts (faithfulness)": f"{found.faithfulness.faithfulness:.1%}",
+        "Effect left without it (completeness)": f"{found.faithfulness.left:.1%}",
+        "Heads not shown to contribute (minimality)": ", ".join(idle) or "none",
+        f"Heads to reach {found.threshold:.0%}": f"{found.needed} "
+        f"({headline['needed_stays']} to stay there); random rankings {found.random_needed:.1f}",
+        "Overlap of the strongest heads on resampled prompts (Jaccard)": f"{found.overlap:.2f}",
+        "CPR (higher is better)": f"{curve.cpr:.3f}, random {curve.random_cpr:.3f}",
+        "CMD (lower is better)": f"{curve.cmd:.3f}, random {curve.random_cmd:.3f}",
         "Accuracy on the clean prompts": f"{headline['accuracy']:.1%}",
     }
 
 
 def _against_published(found: Discovery) -> "pd.DataFrame | None":
-    """Precision, recall and AUROC against circuits that were published for this model and task."""
+    """Precision, recall and AUROC against published circuits for this model and task."""
     import pandas as pd
 
     task, model = found.curve.task, found.curve.model

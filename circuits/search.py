@@ -1,9 +1,10 @@
 """Which heads to keep: the first of the ranking, or a smaller set that explains as much.
 
-- `top`: the first k of the ranking, k being the smallest that reaches the threshold;
-- `prune`: these, and then from the weakest to the strongest every head is taken out without which
-  the rest still reaches the threshold: one pass per head;
-- `greedy`: from nothing, always the head that raises f most: a pass per head of the model and step.
+- `top`: the first k of the ranking, with the smallest k that reaches the threshold;
+- `prune`: starts from `top` and, from weakest to strongest, drops every head without which the rest
+  still reaches the threshold: one pass per head;
+- `greedy`: starts from nothing and always adds the head that raises f most: one pass per remaining
+  head at every step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from mechheads.prompts import Prompts
 from .circuit import Head
 from .curve import explained, needed
 
-# f of each of several sets of heads.
+# f of each of the given sets of heads.
 Explains = Callable[[Sequence[Sequence[Head]]], list[float]]
 
 
@@ -37,7 +38,7 @@ def search_heads(
     budget: int | None = None,
     quiet: bool = False,
 ) -> list[Head]:
-    """Heads that together explain the threshold on these prompts."""
+    """Heads that together reach the threshold on these prompts."""
     check_search(how, threshold)
     layers, heads = shape_of(model).grid
 
@@ -58,7 +59,7 @@ def search_heads(
 
 
 def check_search(how: str, threshold: float) -> None:
-    """An error names what is unknown or out of range."""
+    """Raise an error that names what is unknown or out of range."""
     if how not in SEARCHES:
         raise unknown("search", how, SEARCHES)
     if not 0 < threshold <= 1:

@@ -1,4 +1,4 @@
-"""Would other prompts have found the same heads? Overlap of the k strongest, run by run."""
+"""Would other prompts have found the same heads? Overlap of the k strongest between rankings."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from .circuit import Circuit, Head
 
 
 def overlap(rankings: Sequence[Sequence[Head]], k: int) -> float:
-    """Mean Jaccard index of the first k heads over all pairs of rankings; 1 if there is one."""
+    """Mean Jaccard index of the first k heads over all pairs of rankings; 1 for a single one."""
     circuits = [Circuit("", tuple(ranking[:k])) for ranking in rankings]
     found = [a.jaccard(b) for i, a in enumerate(circuits) for b in circuits[i + 1 :]]
     return sum(found) / len(found) if found else 1.0
@@ -22,9 +22,9 @@ def overlap(rankings: Sequence[Sequence[Head]], k: int) -> float:
 def resampled_overlap(
     effects: HeadEffects, k: int, *, signed: bool = False, times: int = 200
 ) -> tuple[float, Float[Tensor, "layer head"]]:
-    """Prompts drawn again: Jaccard index with the k strongest heads, and how often each is there.
+    """Bootstrap over prompts: Jaccard index with the top k heads, and how often each is in them.
 
-    No model runs: the effects of the prompts are known.
+    Runs no model: uses the effects per prompt.
     """
     n = len(effects.values)
     means = (resample(n, times=times) @ effects.values.flatten(1)) / n

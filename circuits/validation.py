@@ -1,8 +1,8 @@
 """Is a circuit good? What it explains, what is left without it, and what each head contributes.
 
-- faithfulness: f of the circuit alone, everything else replaced;
-- completeness: f of everything but the circuit; near 0 if nothing else can do the job;
-- minimality: how much f falls when a head is taken out of the circuit.
+- faithfulness: f of the circuit alone, with all other heads replaced;
+- completeness: f of all heads but the circuit; near 0 if no other heads can do the task;
+- minimality: how much f drops when a head is removed from the circuit.
 """
 
 from dataclasses import dataclass
@@ -49,12 +49,12 @@ class Faithfulness(Result):
 
     @property
     def left(self) -> float:
-        """f of everything but the circuit."""
+        """f of all heads but the circuit."""
         return float(self.explained[3])
 
     @property
     def contribution(self) -> Float[Tensor, " head"]:
-        """How much f of the circuit falls without each head."""
+        """How much f of the circuit drops without each head."""
         return self.explained[2] - self.explained[4:]
 
     @property
@@ -70,7 +70,7 @@ class Faithfulness(Result):
     def sentence(self) -> str:
         """The same in words."""
         return (
-            f"The circuit of {len(self.heads)} heads explains {self.faithfulness:.0%}; without it "
+            f"The circuit of {len(self.heads)} heads explains {self.faithfulness:.0%}; without it, "
             f"{self.left:.0%} is left."
         )
 
@@ -108,15 +108,15 @@ def faithfulness(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Faithfulness:
-    """Judge a circuit: faithfulness, completeness and minimality.
+    """Evaluate a circuit: faithfulness, completeness and minimality.
 
     Args:
         model: what `mechheads.load` returns
-        prompts: what `tasks.make` returns; use prompts that did not find the circuit
-        circuit: the heads to keep; those of a soft circuit are kept as far as its gates say
+        prompts: what `tasks.make` returns; use other prompts than those that found the circuit
+        circuit: the heads to keep; a soft circuit scales its heads by their gates
         metric: a name in `mechheads.METRICS`; default: the task's own
-        replacement: "corrupt", "zero", "mean" or "position_mean", of heads that are not kept
-        budget: tokens per pass, which bounds memory; default: what suits the device
+        replacement: what replaces heads not kept: "corrupt", "zero", "mean" or "position_mean"
+        budget: tokens per pass, which bounds memory; default: chosen for the device
         quiet: show no progress bar
 
     Returns:

@@ -1,4 +1,4 @@
-"""`python -m mechheads discover --task ioi`: the console script without its installed name."""
+"""`python -m mechheads discover --task ioi`: the same as the console script."""
 
 from mechheads.cli.main import main
 

@@ -16,12 +16,12 @@ def attention(
     quiet: bool = False,
     json: bool = False,
 ) -> Finished:
-    """Draw the attention of all heads on a prompt, the models side by side, as a page.
+    """Draw the attention patterns of all heads on one prompt, models side by side, as a web page.
 
     Args:
         models: comma-separated: mini, mini-sparse, smollm2, model directories, .gguf files, hub ids
-        task: the task that the prompt comes from
-        prompt: a prompt of your own instead
+        task: the task to take the prompt from
+        prompt: your own prompt instead
         seed: seed of the task's prompt
         out: the .html file to write
         loading: how the models are loaded

@@ -17,21 +17,21 @@ def bench(
     quiet: bool = False,
     json: bool = False,
 ) -> Finished:
-    """Time the effect of every head, by TransformerLens's loop and by ours, side by side.
+    """Time the patching of every head: TransformerLens's loop and ours, side by side.
 
-    Models have random weights in the shape of real ones. The floor is the time of the operations
-    that must be done, at the speed of one large matrix product. TransformerLens's loop runs the
-    whole model for every head, and is timed on some of them. It takes about 6 minutes.
+    The models have random weights and the shapes of real ones. The floor is the time the necessary
+    operations would take at the speed of one large matrix product. TransformerLens's loop runs the
+    whole model for every head, so it is timed on a sample of them. Takes about 6 minutes.
 
     Args:
-        shape: gpt2, smollm2, mini, or a comma list of them
+        shape: gpt2, smollm2, mini, or several separated by commas
         threads: numbers of CPU threads to time with
-        first: positions (of the BOS token: 0) from which clean and corrupted prompts differ
-        rows: pairs of prompts
-        length: tokens of a prompt
-        loops: heads and points on which TransformerLens's loop is timed; 0 for all
-        sweep: only time a sweep of so many equal cells on Ray, with one worker and with two, the
-            fastest of three rounds each
+        first: positions (BOS is 0) from which clean and corrupted prompts differ
+        rows: number of prompt pairs
+        length: tokens per prompt
+        loops: number of heads and curve points to time TransformerLens's loop on; 0 for all
+        sweep: only time a sweep of this many equal cells on Ray, with one worker and with two, and
+            report the fastest of three rounds each
         quiet: print no notices
         json: print one JSON object (headline, warnings, folder) instead of text
     """

@@ -27,28 +27,28 @@ def compare(
     quiet: bool = False,
     json: bool = False,
 ) -> Finished:
-    """Compare how many heads two models need to explain the same tasks, or two saved runs.
+    """Compare how many heads two models (or two saved runs) need to explain the same tasks.
 
-    Draws a panel per task with both curves, and prints the multiplier N_standard / N_sparse with
-    its interval. A run folder is written below --out; the last line is its report.
+    Plots both curves for each task and prints the multiplier N_standard / N_sparse with its
+    confidence interval. Writes a run folder under --out and prints the path of its report last.
 
     Args:
         standard: a model (mini, smollm2, a directory, a hub id), or the folder of a discover run
         sparse: the model to compare it with, or the folder of a discover run
-        tasks: a comma list of tasks; runs bring their own
+        tasks: comma-separated tasks; saved runs have their own
         method: patch, attribution, ig, hybrid, path, direct or gating
-        n: prompts that rank the heads; default: 32
-        test: prompts that judge; default: 32
-        seed: of the prompts and the random rankings
-        split: test, train (what our embedded models have seen) or all
-        threshold: share of the effect that a circuit must explain
-        signed: rank by the signed effect, not by its size
-        replacement: corrupt, zero, mean or position_mean, of the heads that are not kept
-        draws: random rankings to compare with
-        out: the folder that holds run folders
+        n: prompts to rank the heads on; default: 32
+        test: prompts to evaluate the ranking on; default: 32
+        seed: seed of the prompts and the random rankings
+        split: test, train (what the embedded models were trained on) or all
+        threshold: fraction of the effect that a circuit must explain
+        signed: rank by the signed effect, not its magnitude
+        replacement: what replaces the heads not kept: corrupt, zero, mean or position_mean
+        draws: number of random rankings to compare with
+        out: parent folder of the run folders
         loading: how the models are loaded
-        budget: tokens per pass, which bounds memory; default: what suits the device
-        quiet: no notices and no progress bar
+        budget: tokens per pass, which bounds memory; default: chosen for the device
+        quiet: print no notices and show no progress bar
         json: print one JSON object (headline, warnings, folder) instead of text
     """
     return run_command("compare", locals())

@@ -31,33 +31,33 @@ def discover(
     json: bool = False,
     **options: str,
 ) -> Finished:
-    """Find the heads that do a task: rank them, keep the first, measure what they explain, report.
+    """Find the heads that do a task: rank them, keep the top ones, measure how much they explain.
 
-    Some prompts rank the heads, others judge the ranking. A run folder is written below --out; the
-    last line is its report.
+    Heads are ranked on one set of prompts, and the ranking is evaluated on another. Writes a run
+    folder under --out and prints the path of its report last.
 
     Args:
         task: a built-in task (below) or a .jsonl file with clean, corrupt, answer and wrong
         model: mini, mini-sparse, smollm2, a model directory, a .gguf file or a hub id
         method: patch, attribution, ig, hybrid, path, direct or gating (below)
         metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1; default: the task's
-        n: prompts that rank the heads; default: 32, or half of a task file
-        test: prompts that judge; default: 32, or the other half of a task file
-        seed: of the prompts and the random rankings
-        split: test, train (what our embedded models have seen) or all
-        threshold: share of the effect that the circuit must explain
-        k: keep so many heads, instead of as many as the threshold takes
-        search: top (the first of the ranking), prune or greedy (fewer heads, slower)
-        signed: rank by the signed effect, not by its size; misleads where heads are dead
-        direction: noising (break the clean run) or denoising (mend the corrupted one)
-        replacement: corrupt, zero, mean or position_mean, of the heads that are not kept
-        draws: random rankings to compare with
-        out: the folder that holds run folders
+        n: prompts to rank the heads on; default: 32, or half of a task file
+        test: prompts to evaluate the ranking on; default: 32, or the other half of a task file
+        seed: seed of the prompts and the random rankings
+        split: test, train (what the embedded models were trained on) or all
+        threshold: fraction of the effect that the circuit must explain
+        k: number of heads to keep; default: as many as it takes to reach --threshold
+        search: top (the top of the ranking), prune or greedy (fewer heads, slower)
+        signed: rank by the signed effect, not its magnitude; misleading where heads are dead
+        direction: noising (break the clean run) or denoising (restore the corrupted run)
+        replacement: what replaces the heads not kept: corrupt, zero, mean or position_mean
+        draws: number of random rankings to compare with
+        out: parent folder of the run folders
         loading: how the models are loaded
-        budget: tokens per pass, which bounds memory; default: what suits the device
-        quiet: no notices and no progress bar
+        budget: tokens per pass, which bounds memory; default: chosen for the device
+        quiet: print no notices and show no progress bar
         json: print one JSON object (headline, warnings, folder) instead of text
-        options: the task's and the method's own options
+        options: options of the task and the method
     """
     return run_command("discover", locals())
 

@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line that names the offender and the next step."""
+"""Errors that a user can fix: one line that names the offender and the next step."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ class MechheadsError(ValueError):
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:
-    """` Did you mean 'ioi'?` where a choice is close to name, else an empty string."""
+    """` Did you mean 'ioi'?` if a choice is close to the name, else an empty string."""
     lowered = {choice.lower(): choice for choice in choices if choice != name}
     close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.6)
     return f" Did you mean {' or '.join(repr(lowered[c]) for c in close)}?" if close else ""
@@ -18,5 +18,5 @@ def suggest(name: str, choices: Iterable[str]) -> str:
 def unknown(kind: str, name: str, choices: Iterable[str]) -> MechheadsError:
     """`Unknown task 'iol'. Did you mean 'ioi'? Choose from: docstring, ioi.`"""
     choices = sorted(choices)
-    offer = f"Choose from: {', '.join(choices)}." if choices else "There are none."
+    offer = f"Choose from: {', '.join(choices)}." if choices else "None are available."
     return MechheadsError(f"Unknown {kind} {name!r}.{suggest(name, choices)} {offer}")

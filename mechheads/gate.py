@@ -33,44 +33,45 @@ def gate(
     json: bool = False,
     **options: str,
 ) -> Finished:
-    """Fit a gate to every head of a model on a task, and say which heads the task needs.
+    """Fit a gate to every head of a model on a task to find which heads the task needs.
 
-    Three fits per seed: free, pulled open (G+) and pulled shut (G-). Some prompts fit the gates,
-    others test them. With lists of tasks and models the report has a panel for each of both. A run
-    folder is written below --out; the last line is its report.
+    Each seed gets three fits: free, pulled open (G+) and pulled closed (G-). Gates are fitted on
+    one set of prompts and tested on another. With several tasks or models, the report has a panel
+    for each combination. Writes a run folder under --out and prints the path of its report last.
 
-    With --retain and --forget gates are fitted instead that keep the answers of one task and lose
-    those of the other. Options of a task are written as task:option=value+option=value. With
-    --family, a list of tasks, --retain and --forget are options alone (shots=2+instruction=false),
-    and every task of the family is left out of the fit in turn and tested.
+    With --retain and --forget, gates are instead fitted to retain the answers of one task and
+    forget those of the other. Task options are written as task:option=value+option=value. With
+    --family (a list of tasks), --retain and --forget take options only (shots=2+instruction=false),
+    and each task of the family is held out of the fit in turn and tested.
 
     Args:
-        task: a built-in task (below), a .jsonl file, or a comma list of them
-        model: mini, mini-sparse, smollm2, a model directory, a hub id, or a comma list of them
-        seeds: fits from different random gates
-        n: prompts that the gates are fitted to; default: 96, or what a task has less --test
-        test: prompts that test them, about other things; default: 32, or what --n leaves, or a
-            quarter of a small task
-        seed: of the prompts, their order and the first gates
-        split: test, train (what our embedded models have seen) or all
-        lambda_: how hard gates are pulled open and shut
-        updates: of each fit
-        rates: learning rates of the free fit, the first and the last
-        pulled_rates: learning rates of the pulled fits, the first and the last
-        batch: prompts in an update; default: 64, on a CPU 8
-        clip: the logit at which the pull ends, and its negative
-        k: how many heads the ablation curves shut
-        points: measure only so many points of these curves; default: every k
-        no_patching: do not compare with exact patching, which costs a pass per head
-        retain: contrastive gating: the task to keep
-        forget: contrastive gating: the task to lose
-        family: contrastive gating: tasks to leave out in turn
-        out: the folder that holds run folders
+        task: a built-in task (below), a .jsonl file, or several separated by commas
+        model: mini, mini-sparse, smollm2, a model directory, a hub id, or several separated by
+            commas
+        seeds: number of fits, each from different random gates
+        n: prompts to fit the gates on; default: 96, or all that a task has minus --test
+        test: held-out prompts to test them on; default: 32, or what --n leaves, or a quarter of a
+            small task
+        seed: seed of the prompts, their order and the initial gates
+        split: test, train (what the embedded models were trained on) or all
+        lambda_: how hard gates are pulled open or closed
+        updates: updates per fit
+        rates: first and last learning rate of the free fit
+        pulled_rates: first and last learning rate of the pulled fits
+        batch: prompts per update; default: 64, or 8 on a CPU
+        clip: gate logits are pulled no further than plus or minus this value
+        k: largest number of heads to ablate in the ablation curves
+        points: number of points to measure on these curves; default: every k
+        no_patching: skip the comparison with exact patching, which costs a pass per head
+        retain: contrastive gating: the task to retain
+        forget: contrastive gating: the task to forget
+        family: contrastive gating: tasks to hold out in turn
+        out: parent folder of the run folders
         loading: how the models are loaded
-        budget: tokens per pass, which bounds memory; default: what suits the device
-        quiet: no notices and no progress bar
+        budget: tokens per pass, which bounds memory; default: chosen for the device
+        quiet: print no notices and show no progress bar
         json: print one JSON object (headline, warnings, folder) instead of text
-        options: the task's own options
+        options: options of the task
     """
     return run_command("gate", locals())
 

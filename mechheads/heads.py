@@ -15,12 +15,12 @@ def parse(text: str) -> tuple[int, int]:
     """parse("L9H6") is (9, 6); an error says how heads are written."""
     found = re.fullmatch(r"[lL](\d+)[hH](\d+)", text.strip())
     if not found:
-        raise MechheadsError(f"{text!r} is no head. Heads are written L9H6: layer 9, head 6.")
+        raise MechheadsError(f"{text!r} is not a head. Heads are written L9H6: layer 9, head 6.")
     return int(found[1]), int(found[2])
 
 
 def check_heads(heads: Sequence[tuple[int, int]], layers: int, columns: int) -> None:
-    """An error names a head that the model does not have."""
+    """Raise an error that names a head the model does not have."""
     for layer, head in heads:
         if not (0 <= layer < layers and 0 <= head < columns):
             raise MechheadsError(

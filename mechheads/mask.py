@@ -33,38 +33,39 @@ def mask(
     json: bool = False,
     **options: str,
 ) -> Finished:
-    """Mask the top heads of a ranking, or as many at random, and judge what the model then says.
+    """Mask the top-ranked heads, or as many random ones, and score the model's answers.
 
-    Some questions rank the heads, others, about other things, are answered. A run folder is written
-    below --out; the last line is its report.
+    Heads are ranked on some questions, and the model answers others that share no subject with
+    them. Writes a run folder under --out and prints the path of its report last.
 
     Args:
-        tasks: a comma list of built-in tasks (below) or .jsonl files with question and answer
+        tasks: comma-separated built-in tasks or .jsonl files with question and answer
         model: mini, mini-sparse, smollm2, a model directory, a .gguf file or a hub id
-        method: patch, attribution, ig, hybrid, path, direct, gating (see discover), or probe: a
-            classifier that tells the tasks' functions apart
-        signed: rank by the signed score, not by its size
-        k: heads to mask, numbers or shares (16,32,10%); with --method probe also elbow, as
-            many as the probe finds for each function; without it the four largest powers of two
-            up to a quarter of the heads
-        n: questions to answer, of each task or function
-        rank: questions that rank the heads, of each
-        draws: sets of random heads for every k, none of them among the top ones; 0 for none
-        seed: of the questions and the random heads
-        split: test, train (what our embedded models have seen) or all
-        positions: mask at the last position of every pass (the prompt is read by all heads), or all
-        scale: what a masked head's output is multiplied by
-        metrics: exact, composite, chrf, bleu, rouge1, comet, in a comma list
+        method: patch, attribution, ig, hybrid, path, direct, gating (below), or probe (a classifier
+            that distinguishes the tasks' functions)
+        signed: rank by the signed score, not its magnitude
+        k: heads to mask, as counts or percentages (16,32,10%); default: the four largest powers of
+            two up to a quarter of the heads. With --method probe also elbow (as many as the probe
+            finds for each function)
+        n: questions to answer per task or function
+        rank: questions to rank the heads on per task or function
+        draws: random sets of heads per k, none of them top heads; 0 for none
+        seed: seed of the questions and the random heads
+        split: test, train (what the embedded models were trained on) or all
+        positions: last (mask only the last position of every pass, so all heads read the prompt) or
+            all
+        scale: factor applied to a masked head's output
+        metrics: comma-separated: exact, composite, chrf, bleu, rouge1, comet
         comet_command: the comet-score program of unbabel-comet, for --metrics comet
-        max_tokens: longest answer
-        matrix: also mask each function's heads and test every other function
-        matrix_k: heads to mask for that, one number or share; default: the middle one of --k
-        out: the folder that holds run folders
+        max_tokens: longest answer in tokens
+        matrix: also mask each function's heads and test all other functions
+        matrix_k: heads to mask for --matrix, a count or percentage; default: the middle one of --k
+        out: parent folder of the run folders
         loading: how the models are loaded
-        budget: tokens per pass, which bounds memory; default: what suits the device
-        quiet: no notices and no progress bar
+        budget: tokens per pass, which bounds memory; default: chosen for the device
+        quiet: print no notices and show no progress bar
         json: print one JSON object (headline, warnings, folder) instead of text
-        options: the method's own options
+        options: options of the method
     """
     return run_command("mask", locals())
 

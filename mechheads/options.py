@@ -13,7 +13,7 @@ LARGEST = 2**31 - 1  # seeds are multiplied, and torch takes 64 bits
 def read_value(value: Any, kind: Any, name: str) -> Any:
     """`value` as the annotated type `kind` (str, int, float, bool, Literal, X | None).
 
-    Text from a command line is parsed; a list becomes a comma list where text is wanted.
+    Text from a command line is parsed; a list becomes comma-separated text if text is wanted.
     """
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
@@ -40,7 +40,7 @@ def read_value(value: Any, kind: Any, name: str) -> Any:
 
 
 def read_list(text: str, kind: Any, name: str) -> list[Any]:
-    """A comma list as values of a type; at least one."""
+    """A comma-separated list as values of a type; at least one."""
     values = [read_value(part.strip(), kind, name) for part in text.split(",") if part.strip()]
     if not values:
         raise MechheadsError(f"{name} takes a list such as a,b; got nothing.")
@@ -48,7 +48,7 @@ def read_list(text: str, kind: Any, name: str) -> list[Any]:
 
 
 def choices(kind: Any) -> tuple[str, ...]:
-    """The values that an option of that annotation may take, if they are few enough to list."""
+    """The values that an option with this annotation may take, if they are listed in it."""
     return get_args(kind) if get_origin(kind) is Literal else ()
 
 
@@ -58,5 +58,5 @@ def flag_of(name: str) -> str:
 
 
 def pick(kind: type[T], settings: Mapping[str, Any]) -> T:
-    """A dataclass from those of the settings that are its fields."""
+    """A dataclass built from the settings that are its fields."""
     return kind(**{f.name: settings[f.name] for f in fields(kind) if f.name in settings})  # pyright: ignore[reportArgumentType]

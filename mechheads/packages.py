@@ -1,6 +1,6 @@
-"""Our top-level packages beside this one, and what may hide them.
+"""Our other top-level packages, and what may shadow them.
 
-`tasks` and `circuits` are common names: a file tasks.py in a script's folder hides our package.
+`tasks` and `circuits` are common names: a file tasks.py in a script's folder shadows our package.
 """
 
 import sys
@@ -15,7 +15,7 @@ HOME = Path(__file__).resolve().parents[1]
 
 
 def warn_if_hidden() -> None:
-    """Warn if the script has imported another `tasks` or `circuits` than ours."""
+    """Warn if the script has imported a `tasks` or `circuits` that is not ours."""
     for name in OURS:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file and not _is_ours(file):
@@ -23,11 +23,11 @@ def warn_if_hidden() -> None:
 
 
 def check_not_hidden() -> None:
-    """An error if importing `tasks` or `circuits` would give another module than ours."""
+    """Raise an error if importing `tasks` or `circuits` would find a module that is not ours."""
     for name in OURS:
         try:
             spec = find_spec(name)
-        except ValueError:  # a module without a spec, such as one typed into a notebook
+        except ValueError:  # a module without a spec, e.g. one defined in a notebook
             continue
         if spec is not None and spec.origin and not _is_ours(spec.origin):
             raise MechheadsError(_message(name, spec.origin))
@@ -39,6 +39,6 @@ def _is_ours(file: str) -> bool:
 
 def _message(name: str, file: str) -> str:
     return (
-        f"`import {name}` finds {file}, which hides the package `{name}` of mechheads. Rename that "
-        "file, or run from another folder."
+        f"`import {name}` finds {file}, which shadows the package `{name}` of mechheads. Rename "
+        "that file, or run from a different folder."
     )

@@ -31,35 +31,36 @@ def prefix(
     json: bool = False,
     **options: str,
 ) -> Finished:
-    """Ask the same questions with and without a run of filler, and look at a head's attention.
+    """Ask the same questions with and without filler tokens, and plot a head's attention.
 
-    A run folder is written below --out; the last line is its report.
+    Writes a run folder under --out and prints the path of its report last.
 
     Args:
-        task: a built-in task (below), or a .jsonl file with question or problem, and answer
-        models: mini, mini-sparse, smollm2, a model directory, a hub id, or a comma list of them
-        head: L0H3, or auto: the head whose attention moves most
-        filler: the meaningless text that is repeated
-        word: the meaningful word that is repeated instead
-        length: tokens of filler, in every condition that has some
-        place: start, between (instruction and question), end or random
-        instruction: what a file's questions begin with; default: to reason step by step and to put
-            the answer within \\boxed{}; true or false for built-in tasks that have their own
-        conditions: none, mless (the filler), mful (the word), random (random sentences), arm (no
-            filler, the first layer's activations redistributed); a comma list
-        sweep: also vary place, length or filler; a comma list
-        n: questions
-        seed: of the questions, random sentences, random places, and arm
-        split: test, train (what our embedded models have seen) or all
-        max_tokens: longest answer; default: 8, or 256 for a file of questions
-        arm_c: how near to zero activations are that arm moves
-        arm_percentile: of the activations, up to which it moves them
-        out: the folder that holds run folders
+        task: a built-in task (below), or a .jsonl file with question (or problem) and answer
+        models: mini, mini-sparse, smollm2, a model directory, a hub id, or several separated by
+            commas
+        head: for example L0H3, or auto: the head whose attention changes most
+        filler: the meaningless text to repeat
+        word: the meaningful word to repeat instead
+        length: tokens of filler, in every condition that has filler
+        place: where the filler goes: start, between (instruction and question), end or random
+        instruction: text before a file's questions; default: to reason step by step and put the
+            answer within \\boxed{}; true or false for built-in tasks that have their own
+        conditions: comma-separated: none, mless (the filler), mful (the word), random (random
+            sentences), arm (no filler, but the first layer's activations redistributed)
+        sweep: also vary any of place, length, filler, separated by commas
+        n: number of questions
+        seed: seed of the questions, random sentences, random places and arm
+        split: test, train (what the embedded models were trained on) or all
+        max_tokens: longest answer in tokens; default: 8, or 256 for a file of questions
+        arm_c: how close to zero an activation must be for arm to move it
+        arm_percentile: percentile of the activations up to which arm moves positive ones
+        out: parent folder of the run folders
         loading: how the models are loaded
-        budget: tokens per pass, which bounds memory; default: what suits the device
-        quiet: no notices and no progress bar
+        budget: tokens per pass, which bounds memory; default: chosen for the device
+        quiet: print no notices and show no progress bar
         json: print one JSON object (headline, warnings, folder) instead of text
-        options: the task's own options
+        options: options of the task
     """
     return run_command("prefix", locals())
 

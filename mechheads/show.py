@@ -19,22 +19,22 @@ def show(
     json: bool = False,
     **options: str,
 ) -> Finished:
-    """Look at a task: its prompts with the differing tokens marked, and whether a model can do it.
+    """Show a task's prompts with the differing tokens marked, and how well a model does on them.
 
     Args:
-        task: a built-in task (below), a .jsonl file with clean, corrupt, answer and wrong, or all:
-            a table of all built-in tasks, no prompts
+        task: a built-in task (below), a .jsonl file with clean, corrupt, answer and wrong, or all
+            (a table of all built-in tasks, without prompts)
         model: mini, mini-sparse, smollm2, a model directory, a .gguf file or a hub id
-        n: prompts to print
-        seed: of the prompts
-        split: test, train (what our embedded models have seen) or all
+        n: number of prompts to print
+        seed: seed of the prompts
+        split: test, train (what the embedded models were trained on) or all
         metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1; default: the task's
-        test: prompts to measure the model on; default: 64, or all lines of a task file. With --task
-            all, as many as a task has if it has fewer
+        test: prompts to evaluate the model on; default: 64, or all lines of a task file. With
+            --task all, tasks that have fewer use all they have
         loading: how the models are loaded
-        quiet: no notices and no progress bar
+        quiet: print no notices and show no progress bar
         json: print one JSON object (headline, warnings, folder) instead of text
-        options: the task's own options
+        options: options of the task
     """
     from mechheads.jobs.show import show_tasks
 

@@ -29,32 +29,32 @@ def sparsify(
     quiet: bool = False,
     json: bool = False,
 ) -> Finished:
-    """Post-train a model so that it uses few attention edges and loses next to nothing.
+    """Post-train a model to use few attention edges at next to no cost in loss.
 
-    Run it again to go on where it was stopped. The result is a model's directory; below it,
-    training/ holds a report with the curves, the log and the checkpoint.
+    Run it again to resume where it stopped. The result is a model directory; its training/
+    subfolder holds a report with the curves, the log and the checkpoint.
 
     Args:
         model: mini, smollm2, a model directory, a .gguf file or a hub id
         out: the folder for the sparse model
-        text: a text file, a folder of .txt and .md files, or `tasks`: the built-in tasks' prompts
-        length: tokens in a sequence of text
+        text: a text file, a folder of .txt and .md files, or `tasks` (the built-in tasks' prompts)
+        length: tokens per sequence of text
         steps: optimizer steps
-        batch: prompts or sequences in a step; default: 128 prompts, 8 sequences
+        batch: prompts or sequences per step; default: 128 prompts or 8 sequences
         slack: how much the loss may rise above the dense model's, in nats
-        density: share of the causal edges below which no more are asked to close
+        density: fraction of causal edges below which no more are pushed to close
         rate: learning rate of the weights
-        settle: share of the steps, at the end, in which gates are deterministic and rates fall
+        settle: last fraction of the steps, with deterministic gates and falling learning rates
         decay: weight decay of the matrices in the blocks
         distill: weight of the divergence from the dense model's predictions; 0 for none
-        lora: rank of low-rank adapters, for models too large to train whole; 0 for all weights
-        start: a sparse model made of the same dense one before, to go on from
-        seed: of the data and the gates
-        stop_after: stop at this step, to go on later
+        lora: rank of low-rank adapters, for models too large to train fully; 0 trains all weights
+        start: a sparse model made earlier from the same dense model, to continue from
+        seed: seed of the data and the gates
+        stop_after: stop at this step, to resume later
         revision: branch, tag or commit of a hub model
-        device: cpu, cuda, cuda:1, mps; default: the best there is
+        device: cpu, cuda, cuda:1 or mps; default: the best one available
         threads: CPU threads; default: torch's choice
-        quiet: no notices and no progress bar
+        quiet: print no notices and show no progress bar
         json: print one JSON object (headline, warnings, folder) instead of text
     """
     return run_sparsify(locals())

@@ -20,20 +20,20 @@ def train_mini(
 ) -> Finished:
     """Train the embedded model from scratch on the training split of the eleven tasks.
 
-    Run it again to go on where it was stopped. The folder becomes a model's directory; below it,
-    training/ holds a report with the curves, the log and the checkpoint.
+    Run it again to resume where it stopped. The result is a model directory; its training/
+    subfolder holds a report with the curves, the log and the checkpoint.
 
     Args:
         out: the folder for the model
         steps: optimizer steps, the last fifth of them with attention dropout
-        last: steps after these, without dropout
-        layers: layers
+        last: additional final steps, without dropout
+        layers: number of layers
         heads: heads per layer
         width: width of the residual stream
-        seed: of the weights and the prompts
-        workers: processes that share the rows of a step, one CPU core each
-        stop_after: stop at this step, to go on later
-        quiet: no progress bar
+        seed: seed of the weights and the prompts
+        workers: processes that split the rows of each step, one CPU core each
+        stop_after: stop at this step, to resume later
+        quiet: show no progress bar
     """
     return run_training(locals())
 

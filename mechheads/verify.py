@@ -8,16 +8,16 @@ from mechheads.verifying.verify import verify_folder
 def verify(
     folder: str, *, tolerance: float = 1e-4, quiet: bool = False, json: bool = False
 ) -> Finished:
-    """Rerun the settings of a run folder and compare the numbers: identical, close, or different.
+    """Rerun a run folder's settings and compare the numbers: identical, close, or different.
 
-    The folder of a sweep gives a line for each of its cells. The rerun uses as many threads as the
-    run did, so that the same machine gives the same numbers. The exit code is 0 if everything is
-    identical or within the tolerance, else 2.
+    A sweep's folder gives one line per cell. The rerun uses the same number of threads as the run,
+    so that the same machine gives the same numbers. The exit code is 0 if everything is identical
+    or within the tolerance, otherwise 2.
 
     Args:
         folder: the folder of a run, or of a finished sweep
         tolerance: the largest difference that counts as close, relative to a column's largest value
-        quiet: print no notices and no progress bar
+        quiet: print no notices and show no progress bar
         json: print one JSON object (headline, warnings, folder) instead of text
     """
     return verify_folder(folder, tolerance, quiet, json)

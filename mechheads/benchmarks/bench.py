@@ -13,7 +13,7 @@ from mechheads.options import read_list
 if TYPE_CHECKING:
     from .timings import Timing
 
-TITLES = ("threads", "theirs, s", "ours, s", "ratio", "floor, s", "ours / floor", "differ")
+TITLES = ("threads", "theirs, s", "ours, s", "ratio", "floor, s", "ours / floor", "difference")
 
 
 def run_bench(given: Mapping[str, Any]) -> Finished:
@@ -70,7 +70,7 @@ def _scaling(cells: int, given: Mapping[str, Any]) -> Finished:
 
 
 def print_timings(timings: "Sequence[Timing]") -> None:
-    """One line per comparison: seconds, how many times faster, and the least time possible."""
+    """Print a line per comparison: seconds, speedup, and the lower bound on the time."""
     from rich.table import Table
 
     from mechheads.cli.console import print_plain

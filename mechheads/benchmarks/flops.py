@@ -1,7 +1,7 @@
-"""How many floating point operations a sweep over all heads must do, at least.
+"""A lower bound on the floating-point operations of patching all heads.
 
-Counted are the products of the blocks and of the unembedding, two operations per multiplication
-and addition: what is done once per head, not the two remembered runs.
+It counts the matrix products of the blocks and the unembedding, two operations per multiply-add:
+the work done once per head, not the two cached runs.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Sizes:
         return (6 if self.gated else 4) * self.d_model * self.d_mlp
 
     def attention(self, queries: int, keys: int) -> int:
-        """Scores and their sums, of all heads."""
+        """Attention scores and weighted sums of values, for all heads."""
         return 4 * queries * keys * self.heads * self.d_head
 
 
@@ -58,14 +58,14 @@ def sizes_of(model: Model) -> Sizes:
 
 
 def loop(sizes: Sizes, rows: int, n: int) -> int:
-    """A whole forward pass with all logits for every head: TransformerLens's loop."""
+    """TransformerLens's loop: a full forward pass with all logits for every head."""
     block = n * (sizes.queries + sizes.keys + sizes.mlp) + sizes.attention(n, n)
     logits = 2 * n * sizes.d_model * sizes.vocab
     return sizes.layers * sizes.heads * rows * (sizes.layers * block + logits)
 
 
 def needed(sizes: Sizes, rows: int, n: int, first: int, steps: int = 1, answers: int = 2) -> int:
-    """What must run for every head: from its layer and the first changed position on."""
+    """What must run for every head: everything from its layer and the first changed position on."""
     new = n - first
     block = new * (sizes.queries + sizes.keys + sizes.mlp) + sizes.attention(new, n)
     last = steps * (sizes.queries + sizes.mlp) + new * sizes.keys + sizes.attention(steps, n)

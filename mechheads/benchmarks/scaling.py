@@ -18,7 +18,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Scaling:
-    """Seconds of the same cells with one worker and with two, the fastest round of each."""
+    """Seconds for the same cells with one worker and with two, the fastest round of each."""
 
     cells: int
     one: float
@@ -42,10 +42,10 @@ class Scaling:
 
 
 def compare_workers(count: int, quiet: bool) -> Scaling:
-    """So many discover cells on a local Ray cluster of one worker and of two, one CPU each.
+    """Time discover cells on a local Ray cluster with one worker and with two, one CPU each.
 
-    Workers have imported everything before the clock starts. One and two take turns, and the
-    fastest round counts: what else a machine does makes it slower only, at times by half.
+    Workers import everything before the clock starts. One and two take turns, and the fastest
+    round counts: other load on the machine only makes it slower, at times by half.
     """
     rounds = [[_timed(workers, count, quiet) for workers in (1, 2)] for _ in range(ROUNDS)]
     return Scaling(count, *map(min, zip(*rounds, strict=True)))

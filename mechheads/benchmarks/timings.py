@@ -1,7 +1,7 @@
-"""Ratios of speed, measured side by side in one run on models with random weights.
+"""Speedups, measured side by side in one run on models with random weights.
 
-The prompts are random words. What is compared does the same work: the effect of every head on the
-logit difference of the same pairs, by TransformerLens's loop and by ours, and both must agree.
+The prompts are random words. TransformerLens's loop and ours do the same work, the effect of every
+head on the logit difference of the same pairs, and must agree.
 """
 
 import math
@@ -31,16 +31,16 @@ from mechheads.scoring.gate_fitting import FitSettings, fit_gates
 
 from . import flops
 
-# Shapes whose gates are fitted ten times in seconds.
+# Shapes small enough to fit gates ten times in seconds.
 GATED = ("mini",)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One comparison: seconds of theirs and of ours, and how far the numbers differ.
+    """One comparison: seconds for theirs and ours, and how much the numbers differ.
 
-    `floor` is the time that ours would take if it did nothing but the operations that it must, at
-    the rate of a large matrix product on the same threads.
+    `floor` is the time ours would take if it did only the necessary operations, at the rate of a
+    large matrix product on the same threads.
     """
 
     shape: str
@@ -70,7 +70,7 @@ def tokenizer_of_words(size: int) -> Any:
 
 
 def random_prompts(n: int, length: int, first: int, vocab: int) -> Prompts:
-    """Pairs of random words that differ from position `first` on, the BOS token counted."""
+    """Pairs of random words that differ from position `first` on, counting the BOS token."""
     rng = random.Random(0)
     pairs = []
     for _ in range(n):
@@ -92,10 +92,10 @@ def compare(
     loops: int = 24,
     quiet: bool = False,
 ) -> Iterator[Timing]:
-    """All heads by TransformerLens's loop and by `patch`; curves, attribution, answers, gating.
+    """Time all heads by TransformerLens's loop and `patch`; curves, attribution, answers, gating.
 
-    The loop runs the whole model for every head or point, which takes the same time each: it is
-    timed on so many of them (0: all), evenly spread, and its time is scaled.
+    The loop runs the whole model for every head or point, always in the same time, so it is timed
+    on `loops` of them (0: all), evenly spaced, and its time is scaled up.
     """
     model = random_model(tokenizer_of_words(SHAPES[shape]["d_vocab"]), **SHAPES[shape])
     layers, heads = shape_of(model).grid
@@ -105,7 +105,7 @@ def compare(
             random_prompts(rows, length, first, shape_of(model).vocabulary) for first in firsts
         ]
         some = _spread(cells, loops)
-        _loop(model, every[0], cells[:1])  # the first call of a model is slower
+        _loop(model, every[0], cells[:1])  # a model's first call is slower
         for first, prompts in zip(firsts, every, strict=True):
             say(f"{shape}, {threads} threads: heads, differing from position {first} ...", quiet)
             wanted, loop = _timed(lambda p=prompts: _loop(model, p, some))
@@ -131,7 +131,7 @@ def compare(
 
 
 def _spread(cells: Sequence[Any], n: int) -> list[Any]:
-    """n of them, or all, evenly spread."""
+    """n evenly spaced cells, or all."""
     if n == 0 or n >= len(cells):
         return list(cells)
     return [cells[i * len(cells) // n] for i in range(n)]
@@ -145,7 +145,7 @@ def _curve(
     cells: Sequence[tuple[int, int]],
     loops: int,
 ) -> Timing:
-    """The first k heads of a random ranking kept, for every k: a whole pass each, and ours."""
+    """Keep the first k heads of a random ranking, for every k: one full pass each, and ours."""
     ranking = random.Random(0).sample(list(cells), len(cells))
     keep = nested(ranking, *shape_of(model).grid)
     some = _spread(range(len(keep)), loops)
@@ -172,9 +172,9 @@ def _attribution(model: Model, shape: str, threads: int, prompts: Prompts) -> Ti
 
 
 def _answers(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
-    """Greedy answers of 16 tokens: TransformerLens prompt by prompt, and all at once with a cache.
+    """Greedy decoding of 16 tokens: TransformerLens one by one, ours all at once with a cache.
 
-    Prompts have three lengths. The difference is the share of answers that are not the same text.
+    Prompts have three lengths. The difference is the fraction of answers whose text differs.
     """
     texts = ["Then " * (i % 3) + pair.clean for i, pair in enumerate(prompts.pairs)]
     keep = torch.ones(1, *shape_of(model).grid)
@@ -191,9 +191,9 @@ def _answers(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing
 
 
 def _gating(model: Model, shape: str, threads: int, prompts: Prompts) -> Timing:
-    """Gates of ten seeds, one after the other and together; the difference is that of any gate.
+    """Gates of ten seeds, one by one and together; the difference is the largest of any gate.
 
-    Enough updates that what is made ready once for every fit hardly counts.
+    There are enough updates that the setup of each fit hardly counts.
     """
     common: dict[str, Any] = {"updates": 60, "batch": 8}
 
@@ -232,7 +232,7 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _rate() -> float:
-    """Floating point operations per second of a product of large matrices."""
+    """Floating-point operations per second of a large matrix product."""
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
     _timed(lambda: a @ b)
     _, seconds = _timed(lambda: [a @ b for _ in range(8)])

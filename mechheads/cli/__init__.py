@@ -1,1 +1,1 @@
-"""The command line: the table of commands, how flags are read, help texts, what is printed."""
+"""The command line: the table of commands, flag parsing, help texts, console output."""

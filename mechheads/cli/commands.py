@@ -1,4 +1,4 @@
-"""The table of commands, and the one place that imports a command by its name."""
+"""The table of commands, and the only place that imports a command by name."""
 
 import inspect
 import shlex
@@ -18,8 +18,8 @@ OUTPUT = ("out", "quiet", "json")
 class Command:
     """A function in the module of the same name.
 
-    `takes` says whose own options it accepts too. A `swept` command can be part of a sweep, and
-    leaves a run folder that can be verified.
+    `takes` says whose options it also accepts. A `swept` command can be part of a sweep, and leaves
+    a run folder that can be verified.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Command:
 
     @property
     def flags(self) -> dict[str, inspect.Parameter]:
-        """What it can be given, by name; a group of options counts as its members."""
+        """The arguments by name; a group of options counts as its members."""
         found: dict[str, inspect.Parameter] = {}
         for name, parameter in inspect.signature(self.function).parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -55,7 +55,7 @@ class Command:
 
     @property
     def options(self) -> list[str]:
-        """The names of the tasks' and methods' own options, where the command takes them."""
+        """The names of the task, method and command options that the command accepts."""
         from mechheads.scoring.registry import METHODS
         from tasks.registry import all_options
 
@@ -75,15 +75,15 @@ class Command:
         return {name for c in own for name, p in c.flags.items() if p.annotation is bool}
 
     def own_options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the settings that are a task's or a method's own options."""
+        """The settings that are options of a task or a method."""
         return {name: value for name, value in settings.items() if name not in self.settings}
 
     def in_full(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings, with defaults for what they leave out."""
+        """The settings, with defaults for those left out."""
         return {name: p.default for name, p in self.settings.items()} | dict(settings)
 
     def call(self, given: Mapping[str, Any]) -> Any:
-        """Call the function with flat arguments; members of a group are put together."""
+        """Call the function with flat arguments; members of a group are regrouped."""
         rest, arguments = dict(given), {}
         for name, parameter in inspect.signature(self.function).parameters.items():
             kind: Any = parameter.annotation
@@ -94,7 +94,7 @@ class Command:
         return self.function(**arguments, **rest)
 
     def line(self, settings: Mapping[str, Any]) -> str:
-        """The command line that repeats a run: every flag that is not at its default."""
+        """The command line that reproduces a run: every flag that is not at its default."""
         words, own = ["python", "-m", f"mechheads.{self.name}"], self.settings
         for name, value in settings.items():
             default = own[name].default if name in own else None
@@ -131,7 +131,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def find(name: str) -> Command:
-    """The command of that name, or an error with a suggestion."""
+    """The command with this name, or an error with a suggestion."""
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     return COMMANDS[name]

@@ -1,4 +1,4 @@
-"""What commands print: prompts with their differing tokens marked, tables, notices."""
+"""What commands print: prompts with the differing tokens marked, and tables."""
 
 import math
 import sys
@@ -16,7 +16,7 @@ from mechheads.prompts import Prompts
 
 
 def print_prompts(model: Model, prompts: Prompts, n: int) -> None:
-    """The first n pairs; tokens that differ stand between « and »."""
+    """Print the first n pairs, with differing tokens between « and »."""
     for i, pair in enumerate(prompts.pairs[:n], start=1):
         clean, corrupt = encoder_of(model).ids(pair.clean), encoder_of(model).ids(pair.corrupt)
         differs = [a != b for a, b in zip(clean, corrupt, strict=True)]
@@ -33,7 +33,7 @@ def print_prompts(model: Model, prompts: Prompts, n: int) -> None:
 
 
 def print_evaluation(evaluation: Evaluation, edges: EdgeCounts | None = None) -> None:
-    """Mean and standard error of the metrics on clean and corrupted prompts, and any warning."""
+    """Print the mean and standard error of the metrics on both kinds of prompts, and any warning."""
     n = len(evaluation.clean[evaluation.metric])
     title = Text(f"{evaluation.task} on {evaluation.model}, {n} prompts", style="bold")
     table = Table("metric", box=None, pad_edge=False)
@@ -48,19 +48,19 @@ def print_evaluation(evaluation: Evaluation, edges: EdgeCounts | None = None) ->
     if edges:
         heads = edges.used.shape[1] * edges.used.shape[2]
         print(
-            f"attention edges used: {edges.density:.2%} of the causal ones, {edges.per_prompt:.1f} "
-            f"a prompt, in {edges.live} of {heads} heads"
+            f"attention edges used: {edges.density:.2%} of all causal edges, "
+            f"{edges.per_prompt:.1f} per prompt, in {edges.live} of {heads} heads"
         )
     if evaluation.warning:
         print_plain(Text(f"\nWarning: {evaluation.warning}", style="bold yellow"))
 
 
 def print_evaluations(rows: Sequence[tuple[Evaluation, EdgeCounts | None]]) -> None:
-    """One line per task: accuracies and metric on clean prompts, and the edges of sparse models."""
+    """Print a line per task: accuracies and metric on clean prompts, and edges of sparse models."""
     table = Table("task", box=None, pad_edge=False)
     sparse = any(edges for _, edges in rows)
     columns = ["prompts", "accuracy", "top-1", "metric", ""]
-    for title in [*columns, *(["edges", "a prompt", "heads"] if sparse else [])]:
+    for title in [*columns, *(["edges", "per prompt", "heads"] if sparse else [])]:
         table.add_column(title, justify="left" if title == "" else "right")
     for evaluation, edges in rows:
         clean = evaluation.clean
@@ -86,12 +86,12 @@ def print_evaluations(rows: Sequence[tuple[Evaluation, EdgeCounts | None]]) -> N
 
 
 def _console() -> Console:
-    # A pipe or a file gets long lines as they are, not folded at 80 columns.
+    # Do not wrap long lines at 80 columns in pipes and files.
     return Console(highlight=False, width=None if sys.stdout.isatty() else 100_000)
 
 
 def print_plain(*parts: Text | Table | str) -> None:
-    """Print without the spaces with which a table fills its last column."""
+    """Print without the trailing spaces that pad a table's last column."""
     console = _console()
     with console.capture() as capture:
         for part in parts:
@@ -114,5 +114,5 @@ def _value(mean: float, error: float) -> str:
 def _listed(texts: tuple[str, ...]) -> str:
     shown = [repr(text) for text in texts]
     if len(shown) > 8:
-        return f"{', '.join(shown[:3])} ... {shown[-1]} ({len(shown)} in all)"
+        return f"{', '.join(shown[:3])} ... {shown[-1]} ({len(shown)} in total)"
     return ", ".join(shown)

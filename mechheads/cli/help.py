@@ -21,7 +21,7 @@ def overview() -> str:
         "",
         *(f"  {command.name:<12}{command.summary}" for command in COMMANDS.values()),
         "",
-        "mechheads COMMAND --help lists its flags. python -m mechheads.COMMAND does the same.",
+        "mechheads COMMAND --help lists its flags. python -m mechheads.COMMAND works too.",
     ]
     return "\n".join(lines)
 
@@ -58,7 +58,7 @@ def help_text(command: Command) -> str:
 
 
 def notes(command: Command) -> list[str]:
-    """The methods and tasks that the command takes, with their own flags."""
+    """The methods and tasks that the command takes, with their flags."""
     lines = []
     if "methods" in command.takes:
         lines += [*_methods(), ""]
@@ -68,7 +68,7 @@ def notes(command: Command) -> list[str]:
 
 
 def _arguments(command: Command) -> dict[str, str]:
-    """The description of every argument; a group of options describes its own."""
+    """The description of every argument; a group of options documents its members."""
     from fire import docstrings
 
     about = {}
@@ -85,7 +85,7 @@ def _arguments(command: Command) -> dict[str, str]:
 def _methods() -> list[str]:
     from mechheads.scoring.registry import METHODS
 
-    lines = ["Methods and their own flags:"]
+    lines = ["Methods and their flags:"]
     for method in METHODS.values():
         flags = "".join(f" {flag_of(flag)}" for flag in method.flags)
         lines.append(f"  {method.name:<18}{method.summary}{flags and ';'}{flags}")
@@ -95,7 +95,7 @@ def _methods() -> list[str]:
 def _tasks() -> list[str]:
     from tasks import TASKS
 
-    lines = ["Tasks and their own flags:"]
+    lines = ["Tasks and their flags:"]
     for task in TASKS.values():
         lines.append(f"  {task.name:<18}{task.summary}")
         for option in task.options.values():

@@ -1,6 +1,6 @@
 """The command line: `mechheads discover --task ioi`, or `python -m mechheads.discover --task ioi`.
 
-What a user can fix is one line on stderr and exit code 2.
+An error that a user can fix is one line on stderr, with exit code 2.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def main() -> NoReturn:
 
 
 def run(function: Callable[..., Any]) -> NoReturn:
-    """What `python -m mechheads.COMMAND` does: call the command with the flags given, and exit."""
+    """Entry point of `python -m mechheads.COMMAND`: call the command with its flags, and exit."""
     _execute(COMMANDS[function.__name__], sys.argv[1:])
 
 
@@ -66,10 +66,10 @@ def _execute(command: Command, argv: Sequence[str]) -> NoReturn:
 
 
 def leave_working_directory() -> None:
-    """Do not import a stranger's tasks.py or circuits.py.
+    """Do not import an unrelated tasks.py or circuits.py.
 
-    `python -m` puts the working directory first on the search path. Unless our own packages are
-    there, it goes.
+    `python -m` puts the working directory first on the search path. Remove it unless it holds our
+    packages.
     """
     home = Path(__file__).resolve().parents[2]
     here = Path.cwd().resolve()
@@ -79,7 +79,7 @@ def leave_working_directory() -> None:
 
 @contextlib.contextmanager
 def unless_gone() -> Iterator[None]:
-    """End quietly if the reader of stdout (head, less) has gone."""
+    """Exit quietly if the reader of stdout (head, less) is gone."""
     try:
         yield
     except BrokenPipeError:

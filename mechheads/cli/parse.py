@@ -1,7 +1,7 @@
 """Reads a command line: a command's flags are its function's arguments.
 
-Fire reads the flags but does not call the command: Fire notices an unknown flag only after the
-call, so it calls a stand-in that records the arguments. Text becomes the annotated type.
+Fire parses the flags but does not call the command: it notices an unknown flag only after the
+call, so it calls a stand-in that records the arguments. Text is converted to the annotated type.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def arguments(command: Command, argv: Sequence[str]) -> dict[str, Any]:
             Fire(record, command=list(argv))
     except FireExit as exit:
         left = exit.trace.elements[-1].args or [p.name.upper() for p in named.values()][:1]
-        what = f"{left[0]!r} belongs to no flag" if left[0] in argv else f"{left[0]} is missing"
+        what = f"unexpected argument {left[0]!r}" if left[0] in argv else f"{left[0]} is missing"
         raise MechheadsError(f"{what}. {_see(command)}") from None
     for name, parameter in named.items():
         if name in recorded:
@@ -53,14 +53,14 @@ def arguments(command: Command, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _spelled(word: str, named: Mapping[str, inspect.Parameter]) -> str:
-    """--lambda as --lambda_, where that is the argument's name."""
+    """Turn --lambda into --lambda_ if that is the argument's name."""
     flag, equals, value = word.partition("=")
     name = f"{flag[2:].replace('-', '_')}_"
     return f"--{name}{equals}{value}" if flag.startswith("--") and name in named else word
 
 
 def _with_values(argv: Sequence[str], switches: set[str]) -> list[str]:
-    """Switches of other commands with their value, which Fire cannot know they may lack."""
+    """Add =true to switches of other commands, which Fire does not know to be switches."""
     following = [*argv[1:], "--"]
     return [
         f"{word}=true"
@@ -76,11 +76,11 @@ def _check_flags(
     options: Sequence[str],
     command: Command,
 ) -> None:
-    """Unknown flags, flags without their value, and a lone dash, which Fire would interpret."""
+    """Reject unknown flags, flags without a value, and a lone dash, which Fire would interpret."""
     switches = command.switches
     for i, word in enumerate(argv):
         if word == "-":
-            raise MechheadsError(f"cannot use '-'. {_see(command)}")
+            raise MechheadsError(f"'-' is not a valid argument. {_see(command)}")
         if not word.startswith("--") or word == "--":
             continue
         flag, has_value = word[2:].partition("=")[0], "=" in word

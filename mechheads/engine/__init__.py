@@ -1,6 +1,6 @@
-"""Runs models with heads intervened on, many variants in one pass.
+"""Runs models with interventions on heads, many variants in one pass.
 
-`interventions` say what happens to heads' outputs; a `CachedRun` keeps what a run computed, so that
-only what changes runs again. Two engines do the same: `direct` is fast and knows common blocks,
-`hooked` runs the model's own. `select` chooses, after holding one to the other.
+`interventions` define what happens to head outputs; a `CachedRun` keeps what a run computed, so
+that only what changes is rerun. Two engines do the same: `direct` is fast and supports common
+blocks, `hooked` runs the model's own. `select` picks one after comparing them.
 """

@@ -1,11 +1,11 @@
-"""A run of the prompts that others begin from, and what an engine is.
+"""Cached runs that changed runs start from, and the interface of an engine.
 
 1. A run of the prompts is cached: what enters every layer, every head's z, keys and values.
-2. An `Intervention` says what z becomes, in several variants at once.
-3. A changed run begins at the first changed layer with the z that is cached there; positions
-   before the first changed one stay as cached; the last layer runs at the end alone; variants
-   that are the same up to a layer run once up to there.
-4. `measure` unembeds the end of the run, the answers' tokens alone where the metric allows it.
+2. An `Intervention` defines what z becomes, in several variants at once.
+3. A changed run starts at the first changed layer with the z cached there; positions before the
+   first changed one stay as cached; the last layer runs only at the positions that are read;
+   variants that agree up to a layer share one run up to it.
+4. `measure` unembeds the end of the run, only the answer tokens where the metric allows it.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,10 @@ from .interventions import Intervention
 
 @dataclass(frozen=True)
 class CachedRun:
-    """One run, cached: per layer what enters it, every head's z, and where there are any what
-    else later runs can use. Runs that begin here must be the same before position `first`, whatever
-    the intervention, and are read at their last `steps` positions.
+    """A cached run: what enters every layer, every head's z, and optionally more to reuse.
+
+    Runs that start from it must be the same before position `first`, whatever the intervention, and
+    are read at their last `steps` positions.
     """
 
     first: int
@@ -46,36 +47,36 @@ class CachedRun:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Something that can remember a run and run it again with an intervention."""
+    """Caches runs, and reruns them with interventions."""
 
     def cache(self, tokens: Int[Tensor, "row pos"], first: int, steps: int) -> CachedRun:
-        """CachedRun the tokens once."""
+        """Run the tokens once and cache the run."""
         ...
 
     def rerun(
         self, run: CachedRun, intervention: Intervention
     ) -> Float[Tensor, "variant row steps d_model"]:
-        """The end of the run as it becomes with the intervention."""
+        """The end of the run with the intervention."""
         ...
 
     def rerun_from(
         self, run: CachedRun, entering: Float[Tensor, "row pos d_model"], intervention: Intervention
     ) -> Float[Tensor, "variant row steps d_model"]:
-        """The same, but with another residual stream entering the first layer, from `first` on."""
+        """The same, with a different residual stream entering the first layer, from `first` on."""
         ...
 
 
 def measure(
     model: Model, end: Float[Tensor, "variant row steps d_model"], batch: Batch, metric: Metric
 ) -> Float[Tensor, "variant batch"]:
-    """The metric of every prompt from the residual stream at the end of its rows, in float32."""
+    """The metric of every prompt, from the residual stream at the end of its rows, in float32."""
     return measure_in_full(model, end, batch, metric).float()
 
 
 def measure_in_full(
     model: Model, end: Float[Tensor, "variant row steps d_model"], batch: Batch, metric: Metric
 ) -> Float[Tensor, "variant batch"]:
-    """The same in the dtype of the model."""
+    """The same, in the model's dtype."""
     if metric.relative and batch.steps == 1:
         logits = unembed(model, end, answer_tokens(batch))
         return metric(score_answers(logits[:, :, 0], batch))

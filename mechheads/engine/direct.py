@@ -1,9 +1,9 @@
 """The direct engine: blocks computed from their weights, without hooks.
 
 1. Keys and values of unchanged positions come from the cached run.
-2. At the first changed layer attention is not run again: its z is cached.
-3. In the last layer only the positions that are read have queries, and an MLP.
-4. Variants that are the same so far are one state; they part where their interventions do.
+2. At the first changed layer, attention is not rerun: its z is cached.
+3. In the last layer, queries and MLP are computed only at the positions that are read.
+4. Variants that agree so far share a state; they branch where their interventions differ.
 """
 
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ from .interventions import Intervention
 
 @dataclass(frozen=True)
 class States:
-    """Residual streams between two layers, and which of them each variant is in."""
+    """Residual streams between two layers, and which of them each variant has."""
 
     state_of: Int[Tensor, " variant"]
     residual: Float[Tensor, "state row pos d_model"]
 
 
 class KeyValueCache:
-    """Keys and values of every layer, with room for so many positions."""
+    """Keys and values of every layer, with room for `room` positions."""
 
     def __init__(self, layers: int, room: int) -> None:
-        """Empty."""
+        """Create an empty cache."""
         self.length, self.room = 0, room
         self.keys: list[Tensor | None] = [None] * layers
         self.values: list[Tensor | None] = [None] * layers
@@ -44,7 +44,7 @@ class KeyValueCache:
         k: Float[Tensor, "row pos kv_head d_head"],
         v: Float[Tensor, "row pos kv_head d_head"],
     ) -> tuple[Float[Tensor, "row all kv_head d_head"], Float[Tensor, "row all kv_head d_head"]]:
-        """All keys and values of a layer up to and with these new ones, which are kept."""
+        """Store new keys and values of a layer, and return all of them so far."""
         end = self.length + k.shape[1]
         both = []
         for held, new in ((self.keys, k), (self.values, v)):
@@ -56,7 +56,7 @@ class KeyValueCache:
         return both[0], both[1]
 
     def copies(self, n: int) -> "KeyValueCache":
-        """The same for n variants of every row."""
+        """A copy with n variants of every row."""
         made = KeyValueCache(len(self.keys), self.room)
         made.length = self.length
         made.keys, made.values = (
@@ -67,15 +67,15 @@ class KeyValueCache:
 
 
 class DirectEngine:
-    """Runs the model's layers directly."""
+    """Runs the model's layers directly from their weights."""
 
     def __init__(self, model: Model) -> None:
-        """The blocks hold the model's own weights."""
+        """The blocks share the model's weights."""
         self.model = model
         self.blocks = blocks_of(model)
 
     def cache(self, tokens: Int[Tensor, "row pos"], first: int, steps: int) -> CachedRun:
-        """Run the tokens once."""
+        """Run the tokens once and cache the run."""
         residual = embed(self.model, tokens)
         run = CachedRun(first, steps, [], [], [], [], [])
         kept: Any = run
@@ -89,7 +89,7 @@ class DirectEngine:
             if block.parallel:
                 kept.beside.append(block.mlp(residual))
                 residual = residual + kept.beside[i]
-            # The end of the last layer is not needed: what enters it and its z are enough.
+            # The output of the last layer is not needed: what enters it and its z are enough.
             if i + 1 < len(self.blocks):
                 residual = residual + block.write(kept.z[i])
                 if block.has_mlp and not block.parallel:
@@ -99,7 +99,7 @@ class DirectEngine:
     def rerun(
         self, run: CachedRun, intervention: Intervention
     ) -> Float[Tensor, "variant row steps d_model"]:
-        """The end of the run as it becomes with the intervention."""
+        """The end of the run with the intervention."""
         i, n = intervention.start, run.shape[1]
         where = slice(self._from(run, i), n)
         before = States(
@@ -113,7 +113,7 @@ class DirectEngine:
     def rerun_from(
         self, run: CachedRun, entering: Float[Tensor, "row pos d_model"], intervention: Intervention
     ) -> Float[Tensor, "variant row steps d_model"]:
-        """The same, but with another residual stream entering the first layer, from `first` on."""
+        """The same, with a different residual stream entering the first layer, from `first` on."""
         states = States(_together(intervention), entering[None, :, run.first :])
         return self._go_on(run, 0, states, intervention)
 
@@ -150,9 +150,9 @@ class DirectEngine:
         where: slice,
         beside: Float[Tensor, "row pos d_model"] | None,
     ) -> "States":
-        """The states after the layer, from those before it and their heads' z.
+        """The states after the layer, from those before it and the z of their heads.
 
-        `beside` is what a parallel MLP adds, where it is known already.
+        `beside` is what a parallel MLP adds, if already known.
         """
         block, residual, state_of = self.blocks[i], states.residual, states.state_of
         if block.parallel:
@@ -168,7 +168,7 @@ class DirectEngine:
         cache: KeyValueCache,
         intervention: Intervention,
     ) -> Float[Tensor, "variant row pos d_model"]:
-        """The residual stream after the last layer at new positions, which the cache then holds."""
+        """The final residual stream at new positions, which are added to the cache."""
         residual, new = entering, entering.shape[2]
         where = slice(cache.length, cache.length + new)
         for i, block in enumerate(self.blocks):
@@ -189,7 +189,7 @@ def _after_heads(
     residual: Float[Tensor, "state row pos d_model"],
     z: Float[Tensor, "state row pos head d_head"],
 ) -> Float[Tensor, "state row pos d_model"]:
-    """What the heads write, and an MLP that comes after them."""
+    """The residual stream after the heads' write and the MLP, unless that is parallel."""
     residual = residual + block.write(z)
     if block.parallel or not block.has_mlp:
         return residual
@@ -197,14 +197,14 @@ def _after_heads(
 
 
 def _together(intervention: Intervention) -> Int[Tensor, " variant"]:
-    """All variants in the first state."""
+    """All variants start in the same state."""
     return torch.zeros(intervention.variants, dtype=torch.long)
 
 
 def _picked(
     x: Float[Tensor, "state *rest"], index: Int[Tensor, " picked"]
 ) -> Float[Tensor, "picked *rest"]:
-    """x[index], without a copy where that is x itself or one state for all."""
+    """x[index], without a copy if that is x itself or a single state."""
     if len(x) == 1:
         return x.expand(len(index), *x.shape[1:])
     if len(x) == len(index) and bool((index == torch.arange(len(x))).all()):
@@ -213,5 +213,5 @@ def _picked(
 
 
 def _copies(x: Float[Tensor, "row *rest"], n: int) -> Float[Tensor, "copy *rest"]:
-    """The rows n times."""
+    """The rows repeated n times."""
     return x.expand(n, *x.shape).flatten(0, 1)

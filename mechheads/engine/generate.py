@@ -1,10 +1,10 @@
-"""Greedy answers of a model with some heads masked, many masks and prompts in one pass.
+"""Greedy decoding with some heads masked, many masks and prompts in one pass.
 
-1. Prompts of one length run together, so that no padding is needed.
-2. Keys and values are kept, and a step runs the newest token alone. A model whose blocks the fast
-   engine does not know runs its whole text again at every step, with the same result.
-3. Masks act at `all` positions, or at the `last` one of every pass: then the prompt is read by the
-   whole model and only what it says next is masked, and all masks share the reading of the prompt.
+1. Prompts of the same length run together, so no padding is needed.
+2. Keys and values are cached, and each step runs only the newest token. A model that the direct
+   engine does not support reruns its whole text at every step, with the same result.
+3. Masks act at `all` positions, or only at the `last` one of every pass: then the full model reads
+   the prompt, which all masks share, and only what it generates is masked.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ from .interventions import Replace
 from .select import budget_for, engine_for
 
 Positions = Literal["last", "all"]
-# Rows that read their prompts together.
+# Prompts that are read together.
 ROWS = 16
 
 
@@ -44,23 +44,23 @@ def generate(
     engine: Engine | None = None,
     quiet: bool = False,
 ) -> list[list[str]]:
-    """Generate greedily with some heads masked.
+    """Continue prompts by greedy decoding with some heads masked.
 
     Args:
         model: what `mechheads.load` returns
         prompts: texts to continue
-        keep: a mask per variant, by which every head's output z is multiplied; default: one that
-            keeps all heads
-        positions: "last" masks heads only at the last position of every pass, so that the prompt is
-            read by the whole model; "all" masks them everywhere
-        max_tokens: the longest continuation
+        keep: a mask per variant that multiplies every head's output z; default: one that keeps all
+            heads
+        positions: "last" masks heads only at the last position of every pass, so that the full
+            model reads the prompt; "all" masks them everywhere
+        max_tokens: the longest continuation in tokens
         stop: texts that end a continuation and are not part of it
         budget: tokens per pass, which bounds memory; default: what suits the device
         engine: an engine to run on; default: the fastest that supports the model
         quiet: show no progress bar
 
     Returns:
-        For every mask a list with the continuation of every prompt. Costs a pass per token, with
+        For every mask, a list with the continuation of every prompt. Costs a pass per token, with
         keys and values cached.
 
     >>> import mechheads, tasks
@@ -78,13 +78,13 @@ def generate(
         groups[len(tokens)].append(i)
         if not tokens:
             raise MechheadsError(
-                f"The prompt {prompts[i]!r} has no tokens for {model_name(model)}. Write one."
+                f"The prompt {prompts[i]!r} has no tokens for {model_name(model)}. Write some text."
             )
         if len(tokens) + max_tokens > shape_of(model).context:
             raise MechheadsError(
                 f"A prompt of {len(tokens)} tokens and an answer of up to {max_tokens} are more "
                 f"than {model_name(model)} takes ({shape_of(model).context}). Use shorter prompts, "
-                "ask for fewer tokens, or load the model with a larger n_ctx if it has one."
+                "request fewer tokens, or load the model with a larger n_ctx if it allows one."
             )
     said = [[""] * len(prompts) for _ in keep]
     budget = budget_for(model, budget, 4)
@@ -105,15 +105,16 @@ def generate(
     return said
 
 
-# Given all tokens so far: the residual stream at the end of every row of every variant.
+# From all tokens so far: the final residual stream of every row of every variant.
 Step = Callable[[Int[Tensor, "variant row pos"]], Float[Tensor, "variant row d_model"]]
 
 
 def _reader(
     model: Model, engine: Engine, tokens: Int[Tensor, "row pos"], positions: str, max_tokens: int
 ) -> Callable[[Float[Tensor, "variant layer head"]], Step]:
-    """Reads all of a prompt but its last token; gives for each set of masks a function that goes
-    on from there.
+    """A function that takes masks, reads all but the last token of the prompts, and returns a step.
+
+    The step continues from there.
     """
     rows, n = tokens.shape
     since = n - 1 if positions == "last" else 0
@@ -151,7 +152,7 @@ def _reader(
 def _whole(
     engine: HookedEngine, tokens: Int[Tensor, "variant row pos"], edit: Replace
 ) -> Float[Tensor, "variant row d_model"]:
-    """Everything again, a variant at a time."""
+    """Rerun the whole text, one variant at a time."""
     ends = []
     for variant, rows in enumerate(tokens):
         run = engine.cache(rows, 0, 1)
@@ -168,7 +169,7 @@ def _continue(
     max_tokens: int,
     stop: Sequence[str],
 ) -> list[list[str]]:
-    """Token by token until every row has come to a stop."""
+    """Decode token by token until every row has stopped."""
     tokenizer = encoder_of(model).tokenizer
     rows, n = tokens.shape
     now = tokens.expand(variants, rows, n)

@@ -1,4 +1,4 @@
-"""The metric with any sets of heads kept, the others replaced: many sets in one pass."""
+"""The metric with subsets of heads kept and the others replaced, many subsets in one pass."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from .interventions import Replace
 from .paired_runs import check_patching, paired_runs
 from .select import budget_for, engine_for
 
-# A pass has room for so many masks at least, rather than for more prompts: masks share layers.
+# A pass has room for at least this many masks, rather than for more prompts: masks share layers.
 TOGETHER = 32
 
 
@@ -34,12 +34,12 @@ def measure_subsets(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Float[Tensor, "variant prompt"]:
-    """Measure the metric with any subsets of heads kept and the others replaced.
+    """Measure the metric with subsets of heads kept and the others replaced.
 
     Args:
         model: what `mechheads.load` returns
         prompts: what `tasks.make` returns
-        keep: a mask per subset: heads at 1 are kept, heads at 0 replaced, between they are mixed
+        keep: a mask per subset: 1 keeps a head, 0 replaces it, values in between mix both
         metric: a name in `mechheads.METRICS`; default: the task's own
         direction: "noising" keeps heads of the clean run, "denoising" those of the corrupted run
         replacement: "corrupt", "zero", "mean" or "position_mean"
@@ -47,9 +47,9 @@ def measure_subsets(
         quiet: show no progress bar
 
     Returns:
-        The metric of every prompt with every subset. Everything after a head runs again. Subsets
-        that agree in the first layers share their passes there, so that a curve of nested subsets
-        costs about half as much as its points.
+        The metric of every prompt with every subset. Everything after a replaced head is rerun.
+        Subsets that agree in the first layers share their passes there, so a curve of nested
+        subsets costs about half as much as its points do separately.
 
     >>> import mechheads, tasks, torch
     >>> model = mechheads.load("mini")
@@ -64,9 +64,9 @@ def measure_subsets(
     check_patching(direction, replacement)
     shape = shape_of(model).grid
     if keep.shape[1:] != shape:
-        raise MechheadsError(f"A mask of {model_name(model)} has {shape[0]} x {shape[1]} heads.")
+        raise MechheadsError(f"Masks for {model_name(model)} must have {shape[0]} x {shape[1]} heads.")
     engine, budget = engine_for(model), budget_for(model, budget)
-    # Each mask once, sorted: neighbours have most of their first layers in common.
+    # Each mask once, sorted: neighbours share most of their first layers.
     masks, mask_of = keep.flatten(1).unique(dim=0, return_inverse=True)
     masks = masks.unflatten(1, shape)
     values = torch.zeros(len(masks), len(prompts))
@@ -98,7 +98,7 @@ def nested(
 def keep_only(
     kept: Sequence[tuple[int, int]], layers: int, heads: int
 ) -> Float[Tensor, "layer head"]:
-    """The mask that keeps these heads and no others."""
+    """The mask that keeps only these heads."""
     keep = torch.zeros(layers, heads)
     check_heads(kept, layers, heads)
     for layer, head in kept:

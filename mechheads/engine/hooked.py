@@ -1,4 +1,4 @@
-"""The hooked engine: a model's own blocks, with hooks, from the first changed layer on."""
+"""The hooked engine: runs a model's own blocks with hooks, from the first changed layer on."""
 
 from dataclasses import dataclass
 
@@ -14,25 +14,25 @@ from .interventions import Intervention
 
 @dataclass(frozen=True)
 class HookedEngine:
-    """Works for every model: its own blocks, with hooks, from the first edited layer on."""
+    """Works for every model: runs its own blocks with hooks, from the first changed layer on."""
 
     model: Model
 
     def cache(self, tokens: Int[Tensor, "row pos"], first: int, steps: int) -> CachedRun:
-        """CachedRun the tokens once."""
+        """Run the tokens once and cache the run."""
         entering, z = attention_inside(self.model, tokens)
         return CachedRun(first, steps, entering, z)
 
     def rerun(
         self, run: CachedRun, intervention: Intervention
     ) -> Float[Tensor, "variant row steps d_model"]:
-        """The end of the run as it becomes with the intervention."""
+        """The end of the run with the intervention."""
         return self._from(run, intervention.start, run.entering[intervention.start], intervention)
 
     def rerun_from(
         self, run: CachedRun, entering: Float[Tensor, "row pos d_model"], intervention: Intervention
     ) -> Float[Tensor, "variant row steps d_model"]:
-        """The same, but with another residual stream entering the first layer."""
+        """The same, with a different residual stream entering the first layer."""
         return self._from(run, 0, entering, intervention)
 
     def _from(

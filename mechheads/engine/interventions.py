@@ -1,8 +1,8 @@
 """The one primitive that changes heads: what every head's z becomes, in many variants at once.
 
 z is a head's output before W_O (`blocks.L.attn.hook_z`). Every method and every curve goes through
-an `Intervention`, so that a score and the curve that judges it cannot disagree on what changing a
-head means.
+an `Intervention`, so a score and the curve that judges it cannot disagree on what changing a head
+means.
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from torch import Tensor
 from mechheads.models.model import Shape
 
 Z = Float[Tensor, "variant row pos head d_head"]
-# For each variant its state; for each state after a layer the one before it.
+# The state of each variant; for each state after a layer, the state before it.
 Variants = Int[Tensor, " variant"]
 StateIndex = Int[Tensor, " state"]
 
 
 @runtime_checkable
 class Intervention(Protocol):
-    """What z becomes, in so many variants, from layer `start` on."""
+    """What z becomes from layer `start` on, in several variants."""
 
     @property
     def variants(self) -> int:
-        """How many there are."""
+        """Number of variants."""
         ...
 
     @property
     def start(self) -> int:
-        """The first layer that it changes."""
+        """The first layer that changes."""
         ...
 
     def touches(self, layer: int) -> bool:
@@ -40,14 +40,15 @@ class Intervention(Protocol):
         ...
 
     def __call__(self, layer: int, z: Z, where: slice) -> Z:
-        """The z of a layer at the positions `where`."""
+        """A layer's new z at the positions `where`."""
         ...
 
     def branch(self, layer: int, state_of: Variants) -> tuple[StateIndex, Variants, "Intervention"]:
-        """Variants that are the same up to and with this layer share a state.
+        """Variants that are the same up to and including this layer share a state.
 
-        Given each variant's state before the layer: the states before it that the states after it
-        come from, each variant's state after it, and the intervention with a variant per state.
+        Takes each variant's state before the layer. Returns, for each state after the layer, the
+        state before it; each variant's state after it; and the intervention with a variant per
+        state.
         """
         ...
 
@@ -55,7 +56,7 @@ class Intervention(Protocol):
 def all_apart(
     intervention: "Intervention", state_of: Variants
 ) -> tuple[StateIndex, Variants, "Intervention"]:
-    """Every variant has a state of its own."""
+    """The branching in which every variant has its own state."""
     return state_of, torch.arange(intervention.variants), intervention
 
 
@@ -73,12 +74,12 @@ class Replace:
 
     @property
     def variants(self) -> int:
-        """How many there are."""
+        """Number of variants."""
         return self.keep.shape[0]
 
     @property
     def start(self) -> int:
-        """The first layer in which any head is not wholly kept."""
+        """The first layer in which any head is not fully kept."""
         changed = (self.keep != 1).any(0).any(-1).nonzero()
         return int(changed[0]) if len(changed) else self.keep.shape[1] - 1
 
@@ -87,7 +88,7 @@ class Replace:
         return bool((self.keep[:, layer] != 1).any())
 
     def __call__(self, layer: int, z: Z, where: slice) -> Z:
-        """The z of a layer at the positions `where`."""
+        """A layer's new z at the positions `where`."""
         keep = self.keep[:, layer, None, None, :, None].to(z)
         positions = torch.arange(where.start, where.stop, device=z.device)
         if self.at is not None:
@@ -100,12 +101,12 @@ class Replace:
         return torch.lerp(self.source[layer][:, where], z, keep)
 
     def branch(self, layer: int, state_of: Variants) -> tuple[StateIndex, Variants, "Intervention"]:
-        """Variants that have kept the same so far share a state."""
+        """Variants that have kept the same heads so far share a state."""
         if self.at is not None or self.keep.requires_grad:
             return all_apart(self, state_of)
         kinds = torch.cat([state_of[:, None].to(self.keep), self.keep[:, layer]], dim=1)
         _, after = kinds.unique(dim=0, return_inverse=True)
-        # One variant stands for each state.
+        # One variant represents each state.
         chosen = torch.zeros(int(after.max()) + 1, dtype=torch.long)
         chosen[after] = torch.arange(len(after))
         return state_of[chosen], after, Replace(self.keep[chosen], self.source, since=self.since)
@@ -113,7 +114,7 @@ class Replace:
 
 @dataclass(frozen=True)
 class SetHead:
-    """One head's z becomes what is given, another for every variant."""
+    """Sets one head's z to given values, one per variant."""
 
     layer: int
     head: int
@@ -121,7 +122,7 @@ class SetHead:
 
     @property
     def variants(self) -> int:
-        """How many there are."""
+        """Number of variants."""
         return self.z.shape[0]
 
     @property
@@ -130,20 +131,20 @@ class SetHead:
         return self.layer
 
     def touches(self, layer: int) -> bool:
-        """Only the head's layer."""
+        """True only for the head's layer."""
         return layer == self.layer
 
     def __call__(self, layer: int, z: Z, where: slice) -> Z:
-        """The z of a layer at the positions `where`."""
+        """A layer's new z at the positions `where`."""
         return torch.cat(
             [z[..., : self.head, :], self.z[:, :, where, None], z[..., self.head + 1 :, :]], dim=-2
         )
 
     def branch(self, layer: int, state_of: Variants) -> tuple[StateIndex, Variants, Intervention]:
-        """Every variant is another."""
+        """Every variant has its own state."""
         return all_apart(self, state_of)
 
 
 def unchanged(shape: Shape) -> Replace:
-    """The intervention that keeps every head: a run with it ends as it was."""
+    """The intervention that keeps every head, so that nothing changes."""
     return Replace(torch.ones(1, *shape.grid))

@@ -1,4 +1,4 @@
-"""Both runs of a batch, clean and corrupted, and what the z of the changed one are replaced by."""
+"""The clean and corrupted runs of a batch, and what replaces z in the run that is changed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ DIRECTIONS = ("noising", "denoising")
 PARTS = ("q", "k", "v", "pattern")
 REPLACEMENTS = ("corrupt", "zero", "mean", "position_mean", *PARTS)
 
-# What each layer's z is replaced by; None stands for nothing at all.
+# What replaces each layer's z; None stands for zeros.
 Source = Sequence[Float[Tensor, "row pos head d_head"]] | None
-# What a mean is taken of: every layer's z, for a length of the prompts.
+# Every layer's mean z, by prompt length.
 Means = dict[int, Float[Tensor, "layer pos head d_head"]]
 
 
 @dataclass(frozen=True)
 class PairedRun:
-    """A batch, both its runs, and which of them is changed, with what."""
+    """A batch, both its runs, which of them is changed, and what replaces its z."""
 
     batch: Batch
     clean: CachedRun
@@ -44,15 +44,15 @@ class PairedRun:
 
 
 def check_patching(direction: str, replacement: str) -> None:
-    """An error names what is unknown, or does not go together."""
+    """Raise if either is unknown, or if they do not go together."""
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
     if replacement not in REPLACEMENTS:
         raise unknown("replacement", replacement, REPLACEMENTS)
     if direction == "denoising" and replacement in ("zero", "mean", "position_mean"):
         raise MechheadsError(
-            f"Denoising puts clean activations into the corrupted run; {replacement} has none. Use "
-            "noising with it."
+            f"Denoising patches clean activations into the corrupted run, so it cannot use "
+            f"{replacement}. Use noising instead."
         )
 
 
@@ -64,7 +64,7 @@ def paired_runs(
     replacement: str,
     budget: int,
 ) -> Iterator[PairedRun]:
-    """Batch by batch, both runs, and what the changed run's z are replaced by."""
+    """Both runs of every batch, and what replaces z in the run that is changed."""
     means = _means(model, engine, prompts, replacement, budget)
     for batch in batches(encoder_of(model), prompts, max_tokens=budget):
         shared = replacement == "corrupt" or replacement in PARTS
@@ -86,7 +86,7 @@ def paired_runs(
 def baselines(
     model: Model, engine: Engine, sides: PairedRun, metric: Metric
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """The metric of the clean and of the corrupted run as they are."""
+    """The metric of the unchanged clean and corrupted runs."""
     clean, corrupt = (
         measure(model, engine.rerun(run, unchanged(shape_of(model))), sides.batch, metric)[0]
         for run in (sides.clean, sides.corrupt)
@@ -95,7 +95,7 @@ def baselines(
 
 
 def _with_part(model: Model, base: CachedRun, other: CachedRun, part: str) -> Source:
-    """Every layer's z as it is when one part of each head comes from the other run."""
+    """Every layer's z when one part of each head comes from the other run."""
     found = []
     for layer in range(shape_of(model).layers):
         theirs = attention_parts(model, layer, other.entering[layer])
@@ -105,7 +105,7 @@ def _with_part(model: Model, base: CachedRun, other: CachedRun, part: str) -> So
 
 
 def _means(model: Model, engine: Engine, prompts: Prompts, replacement: str, budget: int) -> Means:
-    """Every head's mean z over the corrupted prompts: at key 0, or by length and position."""
+    """Every head's mean z over the corrupted prompts: overall (key 0), or by length and position."""
     if replacement not in ("mean", "position_mean"):
         return {}
     sums: dict[int, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Which engine runs a model, and how many tokens a pass holds."""
+"""Chooses the engine that runs a model, and how many tokens a pass holds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,19 +14,19 @@ from .direct import DirectEngine
 from .hooked import HookedEngine
 from .interventions import Replace, unchanged
 
-# Tokens (variants x rows x positions) of one pass: what bounds the memory.
+# Tokens (variants x rows x positions) per pass, which bounds memory.
 BUDGETS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
 
 
 def engine_for(model: Model) -> Engine:
-    """The direct engine where it supports the model and agrees with the hooked one, else that."""
+    """The direct engine if it supports the model and agrees with the hooked one, else the latter."""
     if unknown_part(model) is None and _agree(HookedEngine(model), DirectEngine(model)):
         return DirectEngine(model)
     return HookedEngine(model)
 
 
 def budget_for(model: Model, wanted: int | None = None, times: int = 1) -> int:
-    """Tokens per pass: those that are wanted, else so many times what suits the model's device."""
+    """Tokens per pass: `wanted` if given, else `times` what suits the model's device."""
     if wanted is not None and wanted < 1:
         raise MechheadsError(f"--budget takes 1 or more tokens per pass, got {wanted}.")
     return wanted or times * BUDGETS.get(device_of(model).type, BUDGETS["cpu"])
@@ -34,9 +34,9 @@ def budget_for(model: Model, wanted: int | None = None, times: int = 1) -> int:
 
 @contextmanager
 def frozen(model: Model) -> Iterator[None]:
-    """Inside, no weight wants a gradient, so that a third less is cached for a backward pass.
+    """A context without gradients of weights, so that a third less is kept for a backward pass.
 
-    A linear layer remembers what enters it only for the gradient by its weights.
+    A linear layer keeps its input only for the gradient of its weights.
     """
     wanted = [weight for weight in model.parameters() if weight.requires_grad]
     try:
@@ -50,7 +50,7 @@ def frozen(model: Model) -> Iterator[None]:
 
 @torch.inference_mode()
 def _agree(hooked: HookedEngine, direct: Engine) -> bool:
-    """Both engines on one intervention of a few tokens: the direct one must give the same end."""
+    """Whether both engines give the same result for one intervention on a few tokens."""
     shape = shape_of(hooked.model)
     one, two = torch.arange(0, 14 * 5, 5).view(2, 1, 7)[:, :, : shape.context] % shape.vocabulary
     two[:, 0] = one[:, 0]

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answers:
-    """Which questions a model answered rightly under each condition; the first one is `none`.
+    """Which questions a model answered correctly under each condition; the first is `none`.
 
-    `tokens` are those of the filler, `cut_off` the share of answers that were as long as they may
-    be. A condition that could not be asked is missing from `right`, `said` and `cut_off`.
+    `tokens` counts the filler tokens, `cut_off` is the share of answers that reached the length
+    limit. A condition that could not be asked is missing from `right`, `said` and `cut_off`.
     """
 
     model: str
@@ -40,7 +40,7 @@ class Answers:
     cut_off: Mapping[str, float]
 
     def p_value(self, condition: str) -> float | None:
-        """Of the condition against the first one, by itself."""
+        """The uncorrected p-value of the condition against the first one."""
         first = self.conditions[0]
         if condition == first or condition not in self.right or first not in self.right:
             return None
@@ -49,16 +49,19 @@ class Answers:
 
 @dataclass(frozen=True)
 class Accuracies(Result):
-    """All models. p-values are McNemar's exact test against the first condition, corrected for the
-    number of comparisons (Holm) on all models together.
+    """The answers of all models.
+
+    p-values are from McNemar's exact test against the first condition, Holm-corrected for the number
+    of comparisons over all models.
     """
 
     answers: tuple[Answers, ...]
     axis: str = "condition"
 
     def frame(self) -> "pd.DataFrame":
-        """A tidy frame: model, condition, n, correct, accuracy, low, high, p_value, tokens,
-        cut_off; numbers are missing where nothing was asked.
+        """A tidy frame: model, condition, n, correct, accuracy, low, high, p_value, tokens, cut_off.
+
+        Numbers are missing where nothing was asked.
         """
         import pandas as pd
 
@@ -101,7 +104,7 @@ class Accuracies(Result):
         else:
             named = ", ".join(f"{r.condition} on {r.model}" for r in changed.itertuples())
             verdict = f"Significantly different from none (corrected p < 0.05): {named}."
-        return f"Accuracy of {int(frame['n'].iloc[0])} questions. {'. '.join(parts)}. {verdict}"
+        return f"Accuracy on {int(frame['n'].iloc[0])} questions. {'. '.join(parts)}. {verdict}"
 
 
 def ask(
@@ -115,8 +118,10 @@ def ask(
     moved: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Answers:
-    """Greedy answers to the same questions under every condition; under `arm` with ARM, `moved`
-    being its arguments. Where there are no prompts nothing is asked.
+    """Greedy answers to the same questions under every condition.
+
+    The condition `arm` runs with ARM, with the arguments `moved`. A condition without prompts is
+    not asked.
     """
     whole = torch.ones(1, *shape_of(model).grid)
     options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "budget": budget}
@@ -137,13 +142,13 @@ def ask(
 
 
 def mcnemar(before: Bool[Tensor, " question"], after: Bool[Tensor, " question"]) -> float:
-    """Exact test whether as many questions were lost as won; 1 where none changed."""
+    """Exact test of whether equally many questions were lost and won; 1 if none changed."""
     lost, won = int((before & ~after).sum()), int((~before & after).sum())
     return float(stats.binomtest(lost, lost + won).pvalue) if lost + won else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Corrected for their number: the smallest times all, the next times all but one, and so on."""
+    """Holm correction: the smallest times n, the next times n - 1, and so on."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -153,7 +158,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _numbers(right: Bool[Tensor, " question"]) -> tuple[int, int, float, float, float]:
-    """n, correct, accuracy, and Wilson's interval."""
+    """n, correct, accuracy, and the Wilson interval."""
     correct, n = int(right.sum()), len(right)
     return n, correct, correct / n, *wilson(correct, n)
 

@@ -1,4 +1,4 @@
-"""What an experiment with filler can be asked for. Nothing here needs torch."""
+"""The settings of a filler experiment. Nothing here needs torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ CONDITIONS = ("none", *FILLED, "arm")
 SWEEPS = ("place", "length", "filler")
 LENGTHS = (0, 10, 20, 30, 40, 50, 60, 70)
 FILLERS = ("/", "?", ".", "#", "*")
-# ARM's c and percentile: the authors' for Qwen2.5-Math-1.5B.
+# ARM's c and percentile: the authors' values for Qwen2.5-Math-1.5B.
 ARM_C, ARM_PERCENTILE = 0.13, 99.5
-# What stands before the questions of a file.
+# Precedes questions from a file.
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
@@ -25,7 +25,7 @@ class Design:
     """What the experiment does on every model.
 
     `run` has the arguments of `insertion.make`, `arm` those of `redistribution.arm`, `answering`
-    those of `engine.generate`. A `head` of None is to be found.
+    those of `engine.generate`. If `head` is None, it is searched for.
     """
 
     conditions: tuple[str, ...]
@@ -37,25 +37,25 @@ class Design:
 
 
 def read_conditions(text: str) -> tuple[str, ...]:
-    """A comma list of conditions, `none` first; at least one of them has filler."""
+    """A comma-separated list of conditions, `none` first; at least one has filler."""
     listed = _known("condition", read_list(text, str, "--conditions"), CONDITIONS)
     if "none" not in listed:
-        raise MechheadsError("--conditions takes none among them, which the others are held to.")
+        raise MechheadsError("--conditions must include none, which the others are compared with.")
     if not set(listed) & set(FILLED):
         raise MechheadsError(
-            "--conditions needs mless, mful or random besides none: tokens whose attention "
-            "can be drawn."
+            "--conditions needs mless, mful or random besides none: their tokens are the ones "
+            "whose attention is drawn."
         )
     return ("none", *(name for name in listed if name != "none"))
 
 
 def read_sweeps(text: str) -> tuple[str, ...]:
-    """A comma list of what is varied, or nothing."""
+    """A comma-separated list of what to vary, or nothing."""
     return _known("sweep", read_list(text, str, "--sweep") if text else [], SWEEPS)
 
 
 def values_of(sweep: str, filler: str) -> tuple[Any, ...]:
-    """What a sweep asks for, the one without filler first."""
+    """The values of a sweep, the one without filler first."""
     return {
         "place": ("none", *PLACES),
         "length": LENGTHS,

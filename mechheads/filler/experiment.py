@@ -1,4 +1,4 @@
-"""The whole experiment: every model's prompts are made and checked first, then all are answered."""
+"""The full filler experiment: make and check the prompts of all models, then answer them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Made = Mapping[str, list[Inserted]]
 class Filler(Result):
     """All models' answers, sweeps, and attention where it could be measured.
 
-    `notes` say what could not be asked or measured, and why.
+    `notes` say what could not be asked or measured and why.
     """
 
     accuracies: Accuracies
@@ -68,13 +68,13 @@ class Filler(Result):
         return self.notes
 
     def frame(self) -> "pd.DataFrame":
-        """A row per model and condition: accuracy, interval, p-value."""
+        """One row per model and condition: accuracy, interval, p-value."""
         return self.accuracies.frame()
 
 
 @dataclass(frozen=True)
 class ModelPrompts:
-    """All prompts of one model. Those of a sweep are None where they cannot be asked."""
+    """All prompts of one model; those of a sweep are None where they cannot be asked."""
 
     questions: tuple[Question, ...]
     prompts: Made
@@ -91,9 +91,9 @@ def filler_experiment(
     *,
     quiet: bool = False,
 ) -> Filler:
-    """Nothing is answered before every model's prompts, heads and settings are known to fit.
+    """Run the experiment, after checking the prompts, heads and settings of every model.
 
-    `load` is called twice per model, so it should keep what it has loaded.
+    `load` is called twice per model, so it should cache what it has loaded.
     """
     plans = {name: _plan(model := load(name), questions(name, model), design) for name in names}
     answers, attention = [], []
@@ -105,7 +105,7 @@ def filler_experiment(
         if plan.attended:
             attention.append(measure_attention(model, plan.attended, design.head))
         for kind, prompts in plan.sweeps.items():
-            say(f"{name}: sweep over the {kind}", quiet)
+            say(f"{name}: sweep over {kind}", quiet)
             sweeps[kind].append(ask(model, plan.questions, prompts, **common))
     return Filler(
         Accuracies(tuple(answers)),
@@ -129,7 +129,7 @@ def _plan(model: Model, questions: Questions, design: Design) -> ModelPrompts:
         attended = aligned(_attended(model, items, prompts, design))
     except MechheadsError as error:
         attended = None
-        notes.append(f"{model_name(model)}: no attention was measured: {error}")
+        notes.append(f"{model_name(model)}: attention was not measured: {error}")
     sweeps: dict[str, dict[str, list[Inserted] | None]] = {}
     for kind in design.sweeps:
         sweeps[kind] = {}
@@ -145,7 +145,7 @@ def _plan(model: Model, questions: Questions, design: Design) -> ModelPrompts:
 
 
 def _attended(model: Model, items: Sequence[Question], prompts: Made, design: Design) -> Made:
-    """The prompts whose attention is looked at: random places are the same in all of them."""
+    """The prompts to measure attention on; random places are the same in all of them."""
     names = [name for name in prompts if name != "arm"]
     if design.run["place"] != "random":
         return {name: prompts[name] for name in names}
@@ -167,7 +167,7 @@ def _check_room(model: Model, made: Sequence[Inserted], design: Design) -> None:
     longest, more = max(len(p.ids) for p in made), design.answering["max_tokens"]
     if longest + more > shape_of(model).context:
         raise MechheadsError(
-            f"a prompt of {longest} tokens and an answer of up to {more} are more than "
-            f"{model_name(model)} takes ({shape_of(model).context}). Use a smaller --length or "
+            f"a prompt of {longest} tokens and an answer of up to {more} exceed the context of "
+            f"{model_name(model)} ({shape_of(model).context}). Use a smaller --length or "
             "--max-tokens, or shorter questions."
         )

@@ -1,4 +1,4 @@
-"""Figures of filler experiments: accuracies, a head's attention, where attention moves."""
+"""Filler figures: accuracies, a head's attention, where attention moves."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,11 @@ STYLES = {
     "random": (COLORS[2], "dot", "."),
     "arm": (COLORS[3], "dashdot", "-"),
 }
-TITLES = {"place": "where the filler is", "length": "tokens of filler", "filler": "filler"}
+TITLES = {"place": "place of the filler", "length": "filler tokens", "filler": "filler"}
 NAMES = {
     "none": "no filler",
     "mless": "meaningless filler",
-    "mful": "a word repeated",
+    "mful": "repeated word",
     "random": "random sentences",
     "arm": "ARM, no filler",
 }
@@ -32,7 +32,7 @@ NAMES = {
 def draw_accuracies(found: Accuracies) -> "go.Figure":
     """Bars grouped by model, a bar per condition, with 95 % intervals and p-values above them.
 
-    Of a sweep, its curves.
+    For a sweep, its curves.
     """
     import plotly.graph_objects as go
 
@@ -90,7 +90,7 @@ def draw_filler(found: Filler) -> "go.Figure":
 
 
 def draw_sweep(found: Accuracies, title: str) -> "go.Figure":
-    """Accuracy over what was varied, a line per model, with 95 % intervals."""
+    """Accuracy over the varied setting, one line per model, with 95 % intervals."""
     import plotly.graph_objects as go
 
     frame: Any = found.frame()
@@ -101,7 +101,7 @@ def draw_sweep(found: Accuracies, title: str) -> "go.Figure":
             x=[escaped(str(value)) for value in part[found.axis]],
             y=part["accuracy"],
             name=escaped(str(model)),
-            # Only a length has values in between.
+            # Only lengths have values in between.
             mode="lines+markers" if found.axis == "length" else "markers",
             line={"color": COLORS[i % 7], "dash": ("solid", "dash", "dot")[i % 3]},
             marker={"size": 9, "symbol": ("circle", "square", "diamond")[i % 3]},
@@ -126,7 +126,7 @@ def draw_sweep(found: Accuracies, title: str) -> "go.Figure":
 
 
 def draw_attention(found: Attention) -> "go.Figure":
-    """The mean weight of every key: of the original tokens alone, and of the whole sequence."""
+    """The mean weight of every key: original tokens only, and the whole sequence."""
     from plotly.subplots import make_subplots
 
     frame: Any = found.frame()
@@ -182,7 +182,7 @@ def draw_attention(found: Attention) -> "go.Figure":
 
 
 def draw_change(found: Attention) -> "go.Figure":
-    """Layer by head: how far the weights of the original tokens move in total."""
+    """Layer by head: the total change in the weights of the original tokens."""
     import plotly.graph_objects as go
 
     layers = len(found.change)

@@ -1,12 +1,11 @@
 r"""Prompts with a run inserted: the same original tokens, and new ones in one place.
 
-- `none`: as it is, and `arm` as well;
-- `mless`: a meaningless text ("/") repeated;
-- `mful`: a meaningful word that has nothing to do with the question ("he") repeated;
+- `none` and `arm`: the prompt unchanged;
+- `mless`: a meaningless text ("/"), repeated;
+- `mful`: a meaningful word unrelated to the question ("he"), repeated;
 - `random`: random sentences.
-All runs have exactly `length` tokens, besides the blank line that sets them off from what follows.
-A run that changes how the text around it is split into tokens is refused: then nothing would
-align.
+All runs have exactly `length` tokens, plus the blank line that separates them from what follows. A
+run that changes the tokenization of the text around it is rejected, since nothing would align.
 """
 
 import random
@@ -18,14 +17,14 @@ from mechheads.errors import MechheadsError
 from mechheads.models.model import Model, encoder_of, model_name
 from mechheads.prompts import Question
 
-# What a run begins with and what stands after it; the second where the first does not fit.
+# What goes before and after a run; the second pair where the first does not fit.
 GAPS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "start": (("", "\n\n"), ("", " \n\n")),
     "between": (("", "\n\n"), ("", " \n\n")),
     "end": ((" ", ""), ("", "")),
     "random": ((" ", ""), ("", "")),
 }
-# How the tasks and files of questions begin the one that is asked.
+# How tasks and question files introduce the question to answer.
 ASKED = "\n\nQuestion: "
 DRAWS = 20
 SENTENCES = (
@@ -70,9 +69,9 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Inserted:
-    """A prompt's token ids; `cut` original ones stand before the inserted `run` of them.
+    """A prompt's token ids: `cut` original ones, then `run` inserted ones, then the rest.
 
-    `tokens` of the run are filler, the others set it off from the text.
+    `tokens` of the run are filler, the others separate it from the text.
     """
 
     text: str
@@ -88,7 +87,7 @@ class Inserted:
 
 
 def insert(model: Model, text: str, run: str, at: int, after: str = "") -> Inserted:
-    """The run, and what sets it off, before character `at`; an error if the text splits anew."""
+    """Insert the run and its separator before character `at`; an error if other tokens change."""
     plain = encoder_of(model).ids(text)
     if not run:
         return Inserted(text, plain, len(plain), 0, 0)
@@ -101,15 +100,15 @@ def insert(model: Model, text: str, run: str, at: int, after: str = "") -> Inser
     if not kept or more < 1 or any(start < at < end for start, end in spans):
         near = f"{text[max(0, at - 12) : at]!r} and {text[at : at + 12]!r}"
         raise MechheadsError(
-            f"the filler {_short(run)} changes how {model_name(model)} splits the text around "
-            f"it ({near}) into tokens. Use another --filler or --place."
+            f"the filler {_short(run)} changes how {model_name(model)} tokenizes the text around "
+            f"it ({near}). Use another --filler or --place."
         )
     tokens = sum(at < end <= at + len(run) for _, end in _spans(model, whole))
     return Inserted(whole, ids, cut, more, tokens)
 
 
 def place_in(model: Model, text: str, place: str, instruction: str, rng: random.Random) -> int:
-    """The character before which a run goes.
+    """The character before which the run goes.
 
     - `start`: before everything;
     - `between`: before the question, after the instruction that the text begins with; without one,
@@ -128,19 +127,19 @@ def place_in(model: Model, text: str, place: str, instruction: str, rng: random.
     block = text.rfind(ASKED)
     if block < 0:
         raise MechheadsError(
-            "--place between takes an instruction before the question, and there is none. Give "
-            "--instruction for a file of questions, else --place start."
+            "--place between needs an instruction before the question, but there is none. Give "
+            "--instruction for a file of questions, otherwise use --place start."
         )
     return block + 2
 
 
 def instructed(question: Question, instruction: str) -> str:
-    """The question's prompt after an instruction, as `place_in` finds it."""
+    """The question's prompt after an instruction, as `place_in` expects it."""
     return f"{instruction}\n\n{question.prompt}" if instruction else question.prompt
 
 
 def spaces(model: Model, text: str) -> dict[int, int]:
-    """Spaces between words: by the number of tokens before each, its character."""
+    """The spaces between words: character index by number of tokens before it."""
     spans = _spans(model, text)
     return {
         sum(end <= at for _, end in spans): at
@@ -150,9 +149,9 @@ def spaces(model: Model, text: str) -> dict[int, int]:
 
 
 def shared_places(model: Model, texts: Sequence[str], seed: int) -> dict[int, int]:
-    """A space with as many tokens before it in as many texts of one length as can be.
+    """A space after the same number of tokens in as many texts of equal length as possible.
 
-    By the number of the text, the character; texts that do not have it are left out.
+    Returns character index by text index; texts without such a space are left out.
     """
     found = [spaces(model, text) for text in texts]
     sizes = [len(encoder_of(model).ids(text)) for text in texts]
@@ -176,7 +175,7 @@ def make(
     instruction: str = "",
     places: Sequence[int] | None = None,
 ) -> list[Inserted]:
-    """Every question with a run of the condition; a question's random run is its own.
+    """Every question with a run of the condition; each question has its own random run.
 
     The prompts begin with the instruction. `places` are the characters where runs go, if known.
     """
@@ -201,9 +200,9 @@ def make(
 def _fill(
     model: Model, text: str, at: int, place: str, runs: Iterator[str], length: int, *, trim: bool
 ) -> Inserted:
-    """The first of the runs, trimmed or as they are, that has so many tokens.
+    """The first run, trimmed or as is, that has `length` tokens.
 
-    One that ends in a space, which may merge with what follows, only where there is no other.
+    A run that ends in a space, which may merge with what follows, is used only if no other fits.
     """
     counts: dict[int, None] = {}
     refused = spare = None
@@ -225,25 +224,25 @@ def _fill(
     if not counts and refused:
         raise refused
     raise MechheadsError(
-        f"{_short(run)} makes {' or '.join(map(str, counts))} tokens for {model_name(model)}, "
+        f"{_short(run)} is {' or '.join(map(str, counts))} tokens for {model_name(model)}, "
         f"not the {length} of --length. Use another --{'word' if trim else 'filler'}."
     )
 
 
 def _trimmed(model: Model, before: str, run: str, length: int) -> str:
-    """The beginning of the run that has so many tokens after the text."""
+    """The beginning of the run that has `length` tokens after the text."""
     ends = [end - len(before) for _, end in _spans(model, before + run)]
     inside = [end for end in ends if end > 0]
     return run[: inside[length - 1]] if len(inside) >= length else run
 
 
 def _spans(model: Model, text: str) -> list[tuple[int, int]]:
-    """Where every token begins and ends in the text, the BOS token aside."""
+    """Where every token begins and ends in the text, without the BOS token."""
     tokenizer = encoder_of(model).tokenizer
     if not tokenizer.is_fast:
         raise MechheadsError(
-            f"the tokenizer of {model_name(model)} does not say where its tokens are. Give a "
-            "model that has a tokenizer.json."
+            f"the tokenizer of {model_name(model)} does not report token offsets. Use a model "
+            "that has a tokenizer.json."
         )
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     return found["offset_mapping"]

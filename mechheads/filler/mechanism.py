@@ -1,14 +1,14 @@
 """Whether filler shrinks a head's weights on the original tokens by one factor per query.
 
-Further keys enlarge the softmax's denominator: if the scores of the original keys stay as they are,
-query i's weights on all of them shrink by the same factor, 1 - (the attention that the run takes).
+Additional keys enlarge the softmax denominator: if the scores of the original keys do not change,
+query i's weights on all of them shrink by the same factor, 1 - (the attention on the run).
 
-1. For late queries i and original keys j <= i: r_ij = log A'_ij - log A_ij, sinks left out.
-2. Less the query's own mean, and averaged over queries: d_j, 0 for all keys if there is one factor.
-3. Friedman's test over the prompts: do some keys have a larger d than others?
+1. For late queries i and original keys j <= i: r_ij = log A'_ij - log A_ij, excluding sinks.
+2. Subtract the query's mean and average over queries: d_j, 0 for all keys if there is one factor.
+3. Friedman test over prompts: do some keys have a larger d than others?
 
-The scores do not stay as they are where the run moves the tokens after it to other positions, nor
-in later layers: then the test rejects.
+The scores do change where the run shifts the tokens after it to other positions, and in later
+layers; then the test rejects.
 """
 
 from collections.abc import Sequence
@@ -25,17 +25,17 @@ from mechheads.models.model import Model
 
 from .insertion import Inserted
 
-ROUNDING = 1e-4  # of r: what softmax in float32 leaves
+ROUNDING = 1e-4  # of r: rounding error of a float32 softmax
 
 
 @dataclass(frozen=True)
 class Mechanism:
     """What a condition's run does to a head's weights from later queries.
 
-    `mass` is the share of attention that the run gets, `factor` the mean over queries of what is
-    left of the original weights (geometric mean over keys): 1 - mass if there is one factor.
-    `spread` is the standard deviation of its logarithm over a query's keys, weighted by attention,
-    and `p_value` the chance of such differences between keys if there were one factor per query.
+    `mass` is the share of attention on the run, `factor` the mean over queries of what is left of
+    the original weights (geometric mean over keys): 1 - mass if there is one factor. `spread` is the
+    attention-weighted standard deviation of its logarithm over a query's keys, and `p_value` the
+    probability of such differences between keys if there were one factor per query.
     """
 
     condition: str
@@ -57,7 +57,7 @@ def only_original(
 def late_weights(
     model: Model, prompts: Sequence[Inserted], head: tuple[int, int], cut: int
 ) -> tuple[Float[Tensor, "prompt query token"], Float[Tensor, "prompt query"]]:
-    """From the queries after the run: the weights of the original keys, and of all the run."""
+    """Weights from the queries after the run: on each original key, and on the whole run."""
     keys, mass = [], []
     for prompt in prompts:
 
@@ -79,7 +79,7 @@ def mechanism_of(
     *,
     sink: bool = False,
 ) -> Mechanism:
-    """One factor per query, or not: from the weights of the same queries and keys."""
+    """Test for one factor per query, from the weights of the same queries and keys."""
     before, now = before[..., int(sink) :], now[..., int(sink) :]
     seen = (before > 0) & (now > 0)
     ratio = torch.where(seen, now.log() - before.log(), torch.nan)

@@ -1,16 +1,16 @@
-"""ARM: the first layer's MLP with its near-zero activations moved outward, instead of a filler.
+"""ARM: near-zero activations of the first layer's MLP are moved outward, instead of adding filler.
 
-After arXiv:2510.01032, at the authors' site and by their rule: on x = act(gate) of the first layer,
-before the product with the other half of a gated MLP, over all of a prompt's tokens together,
+After arXiv:2510.01032, at the authors' hook point and by their rule: on x = act(gate) of the first
+layer, before the product with the other half of a gated MLP, over all tokens of a prompt together,
 
 1. eps = 1.4826 * MAD(|x|) * c;
-2. the share Pr(|x| < eps), but at least 2 % and at most 25 %, of entries nearest to zero moves;
+2. the share Pr(|x| < eps) of entries nearest to zero moves, at least 2 % and at most 25 %;
 3. each keeps its sign (zeros are positive) and gets a size drawn from U(0, T), where T is the p-th
    percentile of x for positive entries and |min x| for negative ones.
 
 The authors' (c, p): Qwen2.5-Math-1.5B (0.13, 99.5), Qwen2.5-Math-7B (0.1, 95), Qwen2.5-7B-Instruct
-(0.1, 99.5), Llama-3.1-8B-Instruct (0.32, 90). Every prompt is redistributed by itself with the same
-draws, so that no answer depends on which prompts run together.
+(0.1, 99.5), Llama-3.1-8B-Instruct (0.32, 90). Every prompt is redistributed separately with the
+same draws, so that no answer depends on batching.
 """
 
 import math
@@ -32,7 +32,7 @@ LEAST, MOST = 0.02, 0.25
 def redistribute(
     activations: Float[Tensor, "pos d_mlp"], c: float, percentile: float, seed: int
 ) -> Float[Tensor, "pos d_mlp"]:
-    """Move the entries nearest to zero; all others stay as they are."""
+    """Move the entries nearest to zero; all others are unchanged."""
     x = activations.flatten().to(torch.float32, copy=True)
     sizes = x.abs()
     eps = 1.4826 * (sizes - sizes.median()).abs().median() * c
@@ -49,7 +49,7 @@ def redistribute(
 def arm(
     model: Model, *, c: float = ARM_C, percentile: float = ARM_PERCENTILE, seed: int = 0
 ) -> Iterator[None]:
-    """While active, the model runs with it; afterwards it is as it was."""
+    """While active, the model runs with ARM; afterwards it is unchanged."""
 
     def change(rows: Float[Tensor, "row pos d_mlp"]) -> Tensor:
         return torch.stack([redistribute(row, c, percentile, seed) for row in rows])

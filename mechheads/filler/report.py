@@ -1,4 +1,4 @@
-"""What a run of prefix leaves behind: tables, arrays, and a report."""
+"""Files written by a `prefix` run: tables, arrays and reports."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,9 +28,9 @@ def write_filler(folder: Path, found: Filler, record: Record | None = None) -> P
     sections = [
         Section(
             "Accuracy",
-            "The same questions under every condition; whiskers are 95 % intervals (Wilson), p is "
-            "McNemar's exact test against no filler, corrected for the number of comparisons "
-            "(Holm). cut_off is the share of answers that were as long as --max-tokens allows.",
+            "The same questions under every condition; whiskers are 95 % Wilson intervals, p is "
+            "from McNemar's exact test against no filler, Holm-corrected for the number of "
+            "comparisons. cut_off is the share of answers that reached --max-tokens.",
             accuracies.plot(),
             frame=accuracies.frame(),
         )
@@ -41,7 +41,7 @@ def write_filler(folder: Path, found: Filler, record: Record | None = None) -> P
         write_table(folder, f"sweep_{name}.csv", sweep.frame())
         sections.append(
             Section(
-                f"Sweep over the {name}",
+                f"Sweep over {name}",
                 "Accuracy with meaningless filler; p-values are against the first value.",
                 sweep.plot(),
                 frame=sweep.frame(),
@@ -52,7 +52,7 @@ def write_filler(folder: Path, found: Filler, record: Record | None = None) -> P
 
 
 def attention_frame(attention: Sequence[Attention]) -> "pd.DataFrame":
-    """All models' weights."""
+    """The attention weights of all models."""
     import pandas as pd
 
     frames = [one.frame() for one in attention]
@@ -74,7 +74,7 @@ def answer_frame(found: Accuracies) -> "pd.DataFrame":
 
 
 def mechanism_frame(one: Attention) -> "pd.DataFrame":
-    """A row per condition: what the run takes, and what that leaves of the original weights."""
+    """One row per condition: the attention on the run, and what is left of the original weights."""
     import pandas as pd
 
     rows = [
@@ -84,8 +84,8 @@ def mechanism_frame(one: Attention) -> "pd.DataFrame":
     columns = [
         "condition",
         "tokens inserted",
-        "attention on them",
-        "1 - that",
+        "attention on the run",
+        "1 - attention",
         "mean factor of a query",
         "spread of log factors",
         "p (one factor per query)",
@@ -96,30 +96,30 @@ def mechanism_frame(one: Attention) -> "pd.DataFrame":
 def _attention_sections(one: Attention) -> list[Section]:
     head, n = name_of(*one.head), len(one.original["none"])
     dropped = (
-        " The first token is an attention sink (more than ten times the usual weight) and left out."
+        " The first token is an attention sink (over ten times the median weight) and is left out."
         if one.sink
-        else " No attention sink at the first token."
+        else " The first token is not an attention sink."
     )
     weights = Section(
         f"Attention of {head} in {one.model}",
-        f"The weight of a key is its mean over later queries, and of {n} prompts whose tokens "
-        "align; bands are the 95 % bootstrap interval of the mean over prompts. Among the original "
-        f"tokens only, the run's own queries are left out too.{dropped}",
+        f"The weight of a key is its mean over later queries and over {n} prompts whose tokens "
+        "align; bands are 95 % bootstrap intervals over prompts. The panel of original tokens also "
+        f"leaves out the run's own queries.{dropped}",
         one.plot(),
     )
     mechanism = Section(
         f"The mechanism: {head} in {one.model}",
-        "If the run only enlarged the softmax's denominator, each query after it would shrink its "
-        "weights on all original keys by one factor, 1 - the attention that the run takes. A small "
-        "p (Friedman's test over prompts) says that keys have different factors. That is to be "
-        "expected where positions matter: the run moves the tokens after it to later positions. "
-        "The spread is the standard deviation of the logarithm, weighted by attention.",
+        "If the run only enlarged the softmax denominator, each query after it would shrink its "
+        "weights on all original keys by one factor, 1 - the attention on the run. A small p "
+        "(Friedman test over prompts) means that keys have different factors. This is expected "
+        "where positions matter, since the run shifts the tokens after it to later positions. "
+        "The spread is the attention-weighted standard deviation of the log factors.",
         frame=mechanism_frame(one),
     )
     change = Section(
         f"Where attention moves in {one.model}",
-        f"Total change of the original tokens' mean weights, {NAMES[one.changed]} against none, "
-        "sinks left out.",
+        f"Total change in the mean weights of the original tokens, {NAMES[one.changed]} against "
+        "none, excluding sinks.",
         draw_change(one),
     )
     return [weights, mechanism, change] if one.mechanisms else [weights, change]

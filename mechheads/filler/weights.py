@@ -1,9 +1,9 @@
-"""Average attention that tokens get, with and without a run of filler.
+"""Average attention on each token, with and without a run of filler.
 
 The weight of key j in a head is the mean over later queries i > j of A[i, j]: the column mean
-strictly below the diagonal. Of the original tokens alone, the run's queries are left out as well as
-its keys. Only prompts that align are averaged: as many original tokens, and the run after the same
-one.
+strictly below the diagonal. For the original tokens only, the run's queries are left out as well as
+its keys. Only prompts that align are averaged: the same number of original tokens, and the run at
+the same position.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ SINK = 10.0  # times the median weight of the others
 class Attention(Result):
     """Every condition's weights of one head on aligned prompts, and every head's total change.
 
-    `original[condition]` is a row per prompt over the original tokens, `full[condition]` over all
-    positions; the last one, which no later query sees, is not a number. `change` is that of the
-    condition `changed` against `none`. `sink` says that the first token is left out of the panels.
+    `original[condition]` has a row per prompt over the original tokens, `full[condition]` over all
+    positions; the last one, which no later query sees, is NaN. `change` is that of the condition
+    `changed` against `none`. `sink` says whether the first token is left out of the panels.
     """
 
     model: str
@@ -55,7 +55,7 @@ class Attention(Result):
     mechanisms: tuple[Mechanism, ...]
 
     def mechanism(self, condition: str) -> Mechanism | None:
-        """What the condition's run does; None where no original token comes after it."""
+        """What the condition's run does; None if no original token comes after it."""
         return next((m for m in self.mechanisms if m.condition == condition), None)
 
     def frame(self) -> "pd.DataFrame":
@@ -77,7 +77,7 @@ class Attention(Result):
 
     @property
     def headline(self) -> dict[str, Any]:
-        """By condition: the attention that the filler takes."""
+        """By condition: the attention on the filler."""
         return {
             "head": name_of(*self.head),
             "sink": self.sink,
@@ -94,14 +94,14 @@ class Attention(Result):
 def column_means(
     pattern: Float[Tensor, "*head query key"],
 ) -> Float[Tensor, "*head key"]:
-    """The mean weight of every key from later queries; not a number for the last key."""
+    """The mean weight of every key from later queries; NaN for the last key."""
     n = pattern.shape[-1]
     later = torch.ones(n, n, dtype=torch.bool, device=pattern.device).tril(-1)
     return (pattern * later).sum(-2) / later.sum(0)
 
 
 def aligned(prompts: Mapping[str, Sequence[Inserted]]) -> dict[str, list[Inserted]]:
-    """The largest group of prompts that align in every condition; an error if they are few."""
+    """The largest group of prompts that align in every condition; an error if too few."""
     keys = [
         tuple((len(p.ids), p.cut if p.run else -1, p.run) for p in together)
         for together in zip(*prompts.values(), strict=True)
@@ -109,8 +109,8 @@ def aligned(prompts: Mapping[str, Sequence[Inserted]]) -> dict[str, list[Inserte
     best, count = max(Counter(keys).items(), key=lambda item: item[1], default=(None, 0))
     if count < LEAST:
         raise MechheadsError(
-            f"only {count} prompts have the same number of tokens, which are too few ({LEAST}) to "
-            "average attention over. Ask more questions with --n."
+            f"only {count} prompts have the same number of tokens, too few to average attention "
+            f"over; {LEAST} are needed. Raise --n."
         )
     chosen = [i for i, key in enumerate(keys) if key == best]
     return {name: [made[i] for i in chosen] for name, made in prompts.items()}
@@ -120,7 +120,7 @@ def aligned(prompts: Mapping[str, Sequence[Inserted]]) -> dict[str, list[Inserte
 def all_weights(
     model: Model, prompts: Sequence[Inserted]
 ) -> tuple[Float[Tensor, "prompt layer head token"], Float[Tensor, "prompt layer head pos"]]:
-    """The column means of every head on prompts that align: of the original tokens, and of all."""
+    """The column means of every head on aligned prompts: of the original tokens, and of all."""
     shape = (len(prompts), *shape_of(model).grid)
     original = torch.zeros(*shape, len(prompts[0].original))
     full = torch.zeros(*shape, len(prompts[0].ids))
@@ -140,10 +140,10 @@ def measure_attention(
     prompts: Mapping[str, Sequence[Inserted]],
     head: tuple[int, int] | None,
 ) -> Attention:
-    """The weights of a head, or of the one whose weights move most, under every condition."""
+    """The weights of a head, by default the one that changes most, under every condition."""
     others = [name for name in prompts if name != "none"]
     if not others:
-        raise MechheadsError("attention takes a condition besides none. Give --conditions.")
+        raise MechheadsError("attention needs a condition besides none. Add one to --conditions.")
     kept = aligned(prompts)
     every = {name: all_weights(model, made) for name, made in kept.items()}
     changed = "mless" if "mless" in others else others[0]
@@ -178,12 +178,12 @@ def total_change(
     now: Float[Tensor, "prompt layer head token"],
     sinks: Bool[Tensor, "layer head"],
 ) -> Float[Tensor, "layer head"]:
-    """How far the mean weights of the original tokens move in total, sinks left out."""
+    """Total change in the mean weights of the original tokens, excluding sinks."""
     moved = (now - before)[..., :-1].mean(0).abs()
     return moved[..., 1:].sum(-1) + moved[..., 0] * ~sinks
 
 
 def sinks_of(values: Float[Tensor, "prompt layer head token"]) -> Bool[Tensor, "layer head"]:
-    """Heads whose first token gets many times what a usual one gets."""
+    """Heads whose first token gets many times the median weight."""
     mean = values[..., :-1].mean(0)
     return mean[..., 0] > SINK * mean[..., 1:].median(-1).values

@@ -1,10 +1,10 @@
-"""Tests the roles on held-out prompts: the first heads of an order are shut, or opened.
+"""Test head roles on held-out prompts by closing or opening the first heads of an order.
 
-For each seed, with its own G+ for a base and its own order of heads: the gates of the first k heads
-become 0 or 1, and delta(k) is the difference that this makes to the log probability of the target
-(sum over its tokens, mean over prompts). Expected: facilitating heads bring it down steadily,
-irrelevant ones leave it near 0, interfering ones lift it above 0 until they run out. Heads of
-exactly the same score, such as those that a pull took to its end, come in a random order.
+Each seed has its own G+ as the base and its own order of heads. The gates of the first k heads are
+set to 0 or to 1, and delta(k) is the resulting difference in the log probability of the target (sum
+over its tokens, mean over prompts). Expected: facilitating heads lower it steadily, irrelevant ones
+leave it near 0, and interfering ones raise it above 0 until they run out. Heads with exactly equal
+scores, e.g. those pulled to the limit, come in random order.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Ablation(Result):
         return ends(self.values[self.orders.index(order)])
 
     def mean(self, order: str) -> Float[Tensor, " k"]:
-        """Over seeds."""
+        """The mean over seeds."""
         return self.values[self.orders.index(order)].mean(0)
 
     def frame(self) -> "pd.DataFrame":
@@ -59,7 +59,7 @@ class Ablation(Result):
 
     @property
     def headline(self) -> dict[str, Any]:
-        """delta of every order, half-way along the curve."""
+        """delta of every order, halfway along the curve."""
         middle = len(self.ks) // 2
         return {
             "k": self.ks[middle],
@@ -71,11 +71,11 @@ class Ablation(Result):
         """The same in words."""
         found = self.headline
         listed = ", ".join(f"{order} {found[order]:+.2f}" for order in self.orders)
-        return f"{self.task} on {self.model}, {found['k']} heads shut, in nats: {listed}."
+        return f"{self.task} on {self.model}, {found['k']} heads closed, in nats: {listed}."
 
 
 def grid(heads: int, most: int, points: int | None) -> tuple[int, ...]:
-    """Every k from 0 to `most`, or so many of them, evenly."""
+    """Every k from 0 to `most`, or `points` of them, evenly spaced."""
     if most < 1:
         raise MechheadsError(f"--k takes 1 or more, got {most}.")
     if points is not None and points < 2:
@@ -124,9 +124,7 @@ def masks(
     ks: Sequence[int],
     seed: int,
 ) -> Float[Tensor, "2 k layer head"]:
-    """The base with the gates of its k highest heads shut, and with them open; the seed breaks
-    ties.
-    """
+    """The base with the gates of its k top heads closed, and open; the seed breaks ties."""
     mixed = torch.randperm(score.numel(), generator=torch.Generator().manual_seed(seed))
     order = mixed[torch.sort(score.flatten()[mixed], descending=True, stable=True).indices]
     made = base.flatten().repeat(2, len(ks), 1)

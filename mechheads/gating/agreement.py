@@ -12,8 +12,10 @@ from mechheads.scoring.gate_roles import Gates
 
 @dataclass(frozen=True)
 class Agreement:
-    """Gating beside patching: rank correlation of facilitation with the effect of each head, and
-    Welch's t of facilitation between the heads that patching finds significant and the rest.
+    """Gating compared with patching.
+
+    Rank correlation of facilitation with the patching effect, and Welch's t of facilitation between
+    the heads that patching finds significant and the rest.
     """
 
     correlation: float
@@ -44,18 +46,18 @@ class Agreement:
                 f"{self.correlation:.2f}, p = {self.correlation_p:.2g}"
             ),
             "Heads that patching finds significant (corrected p < 0.05)": str(self.significant),
-            "Facilitation of these against all others (Welch)": welch,
+            "Facilitation of these vs. all others (Welch's t-test)": welch,
         }
 
 
 def agreement(found: Gates, effects: HeadEffects) -> Agreement:
-    """Compare with the effects of patching on the same task."""
+    """Compare gates with patching effects on the same task."""
     facilitation = found.facilitation.mean(0).flatten().double().numpy()
     effect = effects.scores.flatten().double().numpy()
     chosen = (effects.p_values < 0.05).flatten().numpy()
     t = t_p = float("nan")
     with warnings.catch_warnings():
-        # Heads that a pull took to its end are all the same, which scipy takes for a mistake.
+        # Heads pulled to the limit all have the same score, which scipy warns about.
         warnings.simplefilter("ignore", RuntimeWarning)
         ranks: Any = stats.spearmanr(facilitation, effect)
         if min(chosen.sum(), (~chosen).sum()) > 1:

@@ -1,4 +1,4 @@
-"""Circuits of gates: every head with its gate, and the heads whose gate stays open."""
+"""Circuits from gates: every head with its gate, and the heads whose gate stays open."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from .contrast import Trial
 
 
 def gated_circuits(found: Gates) -> dict[str, Circuit]:
-    """All heads with their gates in G- and G+, mean over seeds, by the files' names."""
+    """All heads with their gates in G- and G+, mean over seeds, by file name."""
     heads = found.ranking()
     roles = {head: role for head in heads if (role := found.role_of(*head))}
     masks = {
@@ -33,7 +33,7 @@ def gated_circuits(found: Gates) -> dict[str, Circuit]:
 
 
 def contrast_circuits(trial: Trial, model: str) -> dict[str, Circuit]:
-    """All heads with their gates, mean over seeds, by the file's name."""
+    """All heads with their gates, mean over seeds, by file name."""
     mean = trial.gates.mean(0)
     gates = {divmod(i, mean.shape[1]): gate for i, gate in enumerate(mean.flatten().tolist())}
     circuit = Circuit(
@@ -48,9 +48,9 @@ def contrast_circuits(trial: Trial, model: str) -> dict[str, Circuit]:
 
 
 def save_circuits(folder: Path, every: Sequence[Mapping[str, Circuit]]) -> None:
-    """Soft circuits, and beside each the heads whose gate is 0.5 or more, without gates.
+    """Save soft circuits, and for each the heads with a gate of 0.5 or more, without gates.
 
-    Of several cells or trials, the files' names end in _0, _1 and so on.
+    With several cells or trials, file names end in _0, _1 and so on.
     """
     for i, soft in enumerate(every):
         end = "" if len(every) == 1 else f"_{i}"

@@ -2,10 +2,10 @@
 
 loss = - log p(retain) + max(log p(forget) - log p(retain), -5) - lambda * mean of clipped logits,
 
-with log p the mean log probability per target token of an update's prompts, and no gradient through
-the log p(retain) that is subtracted. The floor of -5 ends the reward for forgetting once the
-forgotten answer is e^5 times less likely than the retained one. lambda > 0 keeps heads open that
-neither needs.
+where log p is the mean log probability per target token of an update's prompts, with no gradient
+through the log p(retain) that is subtracted. The floor of -5 ends the reward for forgetting once
+the forgotten answer is e^5 times less likely than the retained one. lambda > 0 keeps open the heads
+that neither side needs.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ FLOOR = -5.0
 
 @dataclass(frozen=True)
 class Side:
-    """One kind of prompt: what gates are fitted to, and what they are tested on."""
+    """One kind of prompt: those that gates are fitted to, and those that test them."""
 
     name: str
     fitted: Prompts
@@ -48,15 +48,15 @@ class Side:
 
 
 def keep_apart(retain: Side, forget: Side) -> tuple[Side, Side]:
-    """Both sides without the prompts, among those to fit, about what is tested on either."""
+    """Both sides without fitting prompts about anything that either side tests."""
     tested = {_about(pair) for side in (retain, forget) for pair in side.tested.pairs}
 
     def untested(side: Side) -> Side:
         pairs = tuple(pair for pair in side.fitted.pairs if _about(pair) not in tested)
         if len(pairs) < LEAST:
             raise MechheadsError(
-                f"{side.name}: {len(pairs)} prompts are left to fit without those about what is "
-                "tested. Ask for more with --n, or for fewer with --test."
+                f"{side.name}: without those about tested subjects, only {len(pairs)} prompts are "
+                "left to fit. Raise --n or lower --test."
             )
         return replace(side, fitted=replace(side.fitted, pairs=pairs))
 
@@ -64,16 +64,16 @@ def keep_apart(retain: Side, forget: Side) -> tuple[Side, Side]:
 
 
 def _about(pair: Pair) -> str:
-    """What a prompt asks, whatever solved examples come before it: formats differ in these."""
+    """What a prompt asks, without the solved examples before it, which differ by format."""
     return pair.subject or pair.group or pair.clean
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The gates of every seed, and the accuracy (out of all tokens) of both sides, held out.
+    """The gates of every seed, and the held-out accuracy (against all tokens) of both sides.
 
-    `left_out` names the task that the gates have never seen, if there is one. `losses` and `moved`
-    are as in a `Fit`; `fitted` counts the prompts of both sides that gates were fitted to.
+    `left_out` names the task that the gates have never seen, if any. `losses` and `moved` are as in
+    a `Fit`; `fitted` counts the prompts of each side that gates were fitted to.
     """
 
     retain: str
@@ -88,13 +88,13 @@ class Trial:
 
     @property
     def warning(self) -> str | None:
-        """A sign that the fit has not come to its end."""
+        """A warning if the fit has not converged."""
         return unfinished("contrastive", self.losses, self.moved)
 
 
 @dataclass(frozen=True)
 class Contrast(Result):
-    """Trials on one model; several where each task of a family was left out in turn."""
+    """Trials on one model; several if each task of a family was left out in turn."""
 
     model: str
     trials: tuple[Trial, ...]
@@ -102,7 +102,7 @@ class Contrast(Result):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of every trial, those that are the same once."""
+        """The warnings of all trials, without duplicates."""
         found = [
             f"{t.left_out} left out: {t.warning}" if t.left_out else t.warning
             for t in self.trials
@@ -127,7 +127,7 @@ class Contrast(Result):
 
     @property
     def sentence(self) -> str:
-        """Accuracies before and after in words."""
+        """Accuracies before and after, in words."""
         lines = []
         for trial in self.trials:
             ends = [
@@ -181,7 +181,7 @@ class Contrast(Result):
 def contrast_loss(
     kept: Float[Tensor, " variant"], lost: Float[Tensor, " variant"]
 ) -> Float[Tensor, " variant"]:
-    """From the loss (negative log probability) of what is retained and of what is forgotten."""
+    """The loss from the negative log probabilities of the retained and the forgotten side."""
     return kept + (kept.detach() - lost).clamp(min=FLOOR)
 
 
@@ -195,7 +195,7 @@ def contrast(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Trial:
-    """Gates that keep one side's answers and lose the other's, tested on held-out prompts."""
+    """Fit gates that keep one side's answers and lose the other's; test on held-out prompts."""
     settings = settings or FitSettings()
     settings.check()
     settings = settings.settled(model, min(len(side.fitted) for side in (retain, forget)))
@@ -246,7 +246,7 @@ def run_contrasts(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Contrast:
-    """A trial for every (left-out task, retain, forget), all with the same batch."""
+    """One trial per (left-out task, retain, forget), all with the same batch size."""
     fewest = min(len(side.fitted) for _, *both in sides for side in both)
     settings = settings.settled(model, fewest)
     trials = tuple(

@@ -1,7 +1,7 @@
-"""Causal head gating, whole: gates are fitted to some prompts and tested on others.
+"""The full gating experiment: fit gates to some prompts and test them on others.
 
-1. Three fits per seed (`scoring.gate_fitting`), on the prompts that fit.
-2. On those that test: exact patching for comparison, the ablation curves of every role, and what
+1. On the fitting prompts: three fits per seed (`scoring.gate_fitting`).
+2. On the test prompts: activation patching for comparison, an ablation curve per role, and what
    each mask keeps.
 """
 
@@ -38,7 +38,7 @@ class MaskTable:
     accuracy: Float[Tensor, " mask"]
 
     def frame(self) -> "pd.DataFrame":
-        """A row per mask."""
+        """One row per mask."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -63,12 +63,12 @@ class GatedTask:
 
     @property
     def name(self) -> str:
-        """For headings and messages."""
+        """The name for headings and messages."""
         return self.gates.name
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Fits that have not converged, and that the model cannot do the task."""
+        """Warnings about fits that have not converged and a task that the model cannot do."""
         return *self.gates.warnings, *([self.warning] if self.warning else [])
 
     @property
@@ -92,7 +92,7 @@ class Gating(Result):
 
     @property
     def headline(self) -> dict[str, Any]:
-        """The numbers of every task and model."""
+        """The numbers for every task and model."""
         return {"parts": {part.name: part.headline for part in self.tasks}}
 
     @property
@@ -102,22 +102,20 @@ class Gating(Result):
 
     @property
     def text(self) -> str:
-        """A line per task and model."""
+        """One line per task and model."""
         return "\n".join(part.gates.sentence for part in self.tasks)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of every task and model."""
+        """The warnings of every task and model."""
         return tuple(f"{part.name}: {words}" for part in self.tasks for words in part.warnings)
 
     def frame(self) -> "pd.DataFrame":
-        """A tidy frame: seed, layer, head, gates and scores; before them task and model where there
-        are several.
-        """
+        """A tidy frame: seed, layer, head, gates and scores; task and model first if several."""
         return self.joined([part.gates.frame() for part in self.tasks])
 
     def joined(self, frames: "list[pd.DataFrame]") -> "pd.DataFrame":
-        """The tables of all tasks and models in one."""
+        """The tables of all tasks and models, concatenated."""
         import pandas as pd
 
         if len(frames) == 1:

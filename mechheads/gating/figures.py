@@ -1,4 +1,4 @@
-"""Figures of gating: the three scores of every head, and what shutting heads does."""
+"""Gating figures: the three scores of every head, and the effect of closing heads."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from .experiment import Gating
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-# The paper's green, blue and red in Okabe and Ito's shades, with lines that differ as well.
+# The paper's green, blue and red in Okabe-Ito shades; line styles differ too.
 LINES = {
     "facilitation": (COLORS[2], "solid"),
     "irrelevance": (COLORS[0], "dash"),
@@ -38,7 +38,7 @@ def draw_scores(found: Gates) -> "go.Figure":
             [
                 f"{name_of(layer, head)}<br>{role} {float(mean[layer, head]):.2f}<br>"
                 f"seeds {float(low[layer, head]):.2f} to {float(high[layer, head]):.2f}<br>"
-                f"{NAMES[role]} with {int(found.has(role)[:, layer, head].sum())} of "
+                f"{NAMES[role]} in {int(found.has(role)[:, layer, head].sum())} of "
                 f"{len(score)} seeds"
                 for head in range(heads)
             ]
@@ -68,7 +68,7 @@ def draw_scores(found: Gates) -> "go.Figure":
 
 
 def draw_ablation(found: Ablation) -> "go.Figure":
-    """The three curves with their bands."""
+    """The three ablation curves with their bands."""
     return draw_ablations([found])
 
 
@@ -78,7 +78,7 @@ def draw_gating(found: Gating) -> "go.Figure":
 
 
 def draw_ablations(cells: Sequence[Ablation]) -> "go.Figure":
-    """delta(k) of the three orders: a row per task, a column per model; rows share their y axis."""
+    """delta(k) of the three orders: a row per task, a column per model; rows share a y axis."""
     from plotly.subplots import make_subplots
 
     tasks = list(dict.fromkeys(cell.task for cell in cells))
@@ -118,9 +118,9 @@ def draw_ablations(cells: Sequence[Ablation]) -> "go.Figure":
                 hovertemplate=f"{role}, k = %{{x}}: %{{y:.2f}} nats<extra></extra>",
                 **place,
             )
-        # Plotly adds no line to a panel that is still empty.
+        # Plotly adds no line to an empty panel, so this comes last.
         figure.add_hline(y=0, line={"color": "#999999", "width": 1}, layer="below", **place)
-    figure.update_xaxes(title_text="heads shut rather than open (k)", row=len(tasks))
+    figure.update_xaxes(title_text="heads closed instead of open (k)", row=len(tasks))
     figure.update_yaxes(title_text="Δ log P(target), nats", col=1)
     styled(
         figure,
@@ -132,7 +132,7 @@ def draw_ablations(cells: Sequence[Ablation]) -> "go.Figure":
 
 
 def draw_contrast(found: Contrast) -> "go.Figure":
-    """Accuracy on what is retained and forgotten, before and after, mean and range of seeds."""
+    """Accuracy on retained and forgotten prompts before and after; mean and range over seeds."""
     import plotly.graph_objects as go
 
     figure = go.Figure()

@@ -1,4 +1,4 @@
-"""What a run of `gate` leaves behind: tables, arrays, circuits and a report."""
+"""Files written by a `gate` run: tables, arrays, circuits and reports."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from .experiment import GatedTask, Gating
 def write_gating(folder: Path, found: Gating, record: Record | None = None) -> Path:
     """gates.csv, ablation.csv, masks.csv, circuits, arrays and both reports.
 
-    Tables of several tasks or models have these as their first columns.
+    With several tasks or models, the first columns of the tables name them.
     """
     write_table(folder, "gates.csv", found.frame())
     curves = found.joined([part.ablation.frame() for part in found.tasks])
@@ -24,18 +24,18 @@ def write_gating(folder: Path, found: Gating, record: Record | None = None) -> P
     found.save(folder)
     sections = [
         Section(
-            "What shutting heads does",
-            "The first k heads of each order are shut, or opened, in the mask G+; the curve is the "
-            "difference that this makes to the log probability of the target, summed over its "
-            "tokens, on prompts that the gates were not fitted to. Mean over seeds, the band holds "
-            "95 % of them. Facilitating heads should bring it down, irrelevant ones leave it at 0, "
-            "interfering ones lift it until they run out.",
+            "Effect of closing heads",
+            "The first k heads of each order are closed or opened in the mask G+; the curve is the "
+            "resulting difference in the log probability of the target, summed over its tokens, on "
+            "prompts that the gates were not fitted to. Lines are means over seeds, bands hold "
+            "95 % of the seeds. Facilitating heads should lower the curve, irrelevant ones leave "
+            "it at 0, and interfering ones raise it until they run out.",
             found.plot(),
         )
     ]
     for part in found.tasks:
         sections += _sections(part)
-    title = "Which heads facilitate, which interfere, which do not matter?"
+    title = "Which heads facilitate, which interfere, and which do not matter?"
     return write_reports(folder, title, sections, found, record)
 
 
@@ -48,14 +48,14 @@ def write_contrast(folder: Path, found: Contrast, record: Record | None = None) 
     sections = [
         Section(
             "Accuracy before and after",
-            "Share of held-out prompts whose answer the model says, out of all tokens, without "
-            "gates and with those that were fitted to retain one side and forget the other. Bars "
-            "are means over seeds, whiskers go from the lowest to the highest.",
+            "Share of held-out prompts answered correctly (top-1 over all tokens), without gates "
+            "and with gates fitted to retain one side and forget the other. Bars are means over "
+            "seeds, whiskers span the lowest to the highest seed.",
             found.plot(),
             frame=found.summary(),
         )
     ]
-    title = f"{found.model}: can one kind of prompt be kept and the other forgotten?"
+    title = f"{found.model}: can one kind of prompt be retained and the other forgotten?"
     return write_reports(folder, title, sections, found, record)
 
 
@@ -65,20 +65,20 @@ def _sections(part: GatedTask) -> list[Section]:
     return [
         Section(
             f"Scores of every head: {part.name}",
-            "Facilitation is the gate that stays open when all are pulled shut, interference what "
-            "stays shut when all are pulled open, irrelevance what goes either way. Mean over "
-            f"{len(found.plus)} seeds. Point at a cell for its range.",
+            "Facilitation: how far a gate stays open when all are pulled closed. Interference: how "
+            "far it stays closed when all are pulled open. Irrelevance: how far it follows either "
+            f"pull. Mean over {len(found.plus)} seeds. Hover over a cell for its range.",
             found.plot(),
         ),
         Section(
             f"Roles: {part.name}",
-            "Heads that have a role (score of 0.5 or more) with every seed, and with at least one.",
+            "Heads that have a role (score of 0.5 or more) in every seed, and in at least one.",
             table=about,
             frame=found.role_frame(),
         ),
         Section(
             f"What the masks keep: {part.name}",
-            f"On {part.ablation.prompts} held-out prompts; a gate of 0 takes a head's z away.",
+            f"On {part.ablation.prompts} held-out prompts; a gate of 0 zero-ablates a head.",
             frame=part.masks.frame(),
         ),
     ]

@@ -15,7 +15,7 @@ from .run import Finished, print_json
 
 NOTE = (
     "Blue is the weight that a query (row) gives to a key (column), in the order of the tokens "
-    "above; white is no weight at all."
+    "above; white is zero."
 )
 
 
@@ -46,7 +46,7 @@ def draw_attention(given: Mapping[str, Any]) -> Finished:
     found = [attend(model, text) for model in models]
     sections = [
         Section("All heads together", text, draw_patterns_summed(found)),
-        Section("Every head by itself", NOTE, draw_patterns_by_head(found)),
+        Section("Each head", NOTE, draw_patterns_by_head(found)),
     ]
     write_page(file, f"Attention of {', '.join(names)}", sections)
     if given["json"]:

@@ -15,7 +15,7 @@ from .run import Job, Measured, Session
 if TYPE_CHECKING:
     from circuits import Discovery
 
-# What circuits.discover takes as it is.
+# Passed to circuits.discover unchanged.
 OPTIONS = "method threshold signed replacement draws seed budget".split()
 
 
@@ -25,11 +25,14 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
     names = read_list(settings["tasks"], str, "--tasks")
     saved = [is_run(name) for name in pair]
     if any(saved) and not all(saved):
-        raise MechheadsError("Give two models or two run folders, not one of each.")
+        raise MechheadsError(
+            f"--standard and --sparse take two models or two run folders, not one of each; got "
+            f"{pair[0]} and {pair[1]}."
+        )
     if all(saved):
         for name in pair:
             read_run(Path(name).expanduser(), "discover")
-        # The runs bring everything else.
+        # All other settings come from the runs.
         settings = {name: settings[name] for name in ("standard", "sparse", "threshold")}
     else:
         check_models(pair, names, settings, quiet)
@@ -52,9 +55,9 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
 def check_models(
     pair: Sequence[str], names: Sequence[str], settings: Mapping[str, Any], quiet: bool
 ) -> None:
-    """An error if a task or a model cannot be used."""
+    """Raise an error if a task or a model cannot be used."""
     if len(set(names)) < len(names):
-        raise MechheadsError(f"--tasks names a task twice: {','.join(names)}.")
+        raise MechheadsError(f"--tasks lists a task twice: {','.join(names)}.")
     for name in names:
         check(name, settings["method"], settings, {})
     for name in pair:
@@ -62,7 +65,7 @@ def check_models(
 
 
 def read_discovery(name: str) -> "tuple[list[Discovery], Mapping[str, Any]]":
-    """What a run found, and its provenance."""
+    """The result of a saved run, and its provenance."""
     from circuits import Discovery
 
     folder = Path(name).expanduser()
@@ -72,7 +75,7 @@ def read_discovery(name: str) -> "tuple[list[Discovery], Mapping[str, Any]]":
 def discover(
     name: str, names: Sequence[str], settings: Mapping[str, Any], session: Session
 ) -> "tuple[list[Discovery], Mapping[str, Any]]":
-    """Every task on a model, and the provenance of the numbers."""
+    """The results of every task on a model, and their provenance."""
     import circuits
     from mechheads.models.provenance import provenance
 

@@ -13,10 +13,10 @@ from .run import Job, Measured, Session
 if TYPE_CHECKING:
     from mechheads.scoring.effects import HeadEffects
 
-# What circuits.discover takes as it is.
+# Passed to circuits.discover unchanged.
 OPTIONS = "method metric threshold k search signed direction replacement draws seed budget".split()
 
-# What is checked before the model is loaded.
+# Checked before the model is loaded.
 CHECKED = ("metric", "search", "threshold", "draws")
 
 
@@ -52,7 +52,7 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
 def patch_layer(
     layer: int | None, given: Mapping[str, Any], session: Session
 ) -> "HeadEffects | int":
-    """The exact effects of one layer's heads; without a layer, how many layers there are.
+    """The exact effects of one layer's heads; without a layer, the number of layers.
 
     For workers that share the patching of one job.
     """

@@ -1,4 +1,4 @@
-"""The job of `prefix`: the same questions with and without a run of filler."""
+"""The job of `prefix`: the same questions with and without filler tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
 
 
 def own_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The task's own options; --instruction is one of them if the task is built in."""
+    """The task's options; --instruction is one of them if the task is built in."""
     options = COMMANDS["prefix"].own_options(settings)
     if settings["instruction"] is None or tasks.is_file(settings["task"]):
         return options
@@ -57,11 +57,11 @@ def own_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(settings: Mapping[str, Any], names: Sequence[str], options: Mapping[str, Any]) -> Design:
-    """What the experiment is to do, or an error."""
+    """The design of the experiment, or an error."""
     conditions, sweeps = read_conditions(settings["conditions"]), read_sweeps(settings["sweep"])
     head = None if settings["head"] == "auto" else parse(settings["head"])
     if len(set(names)) < len(names):
-        raise MechheadsError(f"--models names a model twice: {','.join(names)}.")
+        raise MechheadsError(f"--models lists a model twice: {','.join(names)}.")
     check_prompts("--n", settings["n"])
     file = tasks.is_file(settings["task"])
     tokens = (256 if file else 8) if settings["max_tokens"] is None else settings["max_tokens"]
@@ -89,19 +89,21 @@ def check(settings: Mapping[str, Any], names: Sequence[str], options: Mapping[st
 
 
 def check_run(settings: Mapping[str, Any]) -> None:
-    """An error names what no filler can be made of, or what ARM cannot take."""
+    """Raise an error if a filler or ARM setting is invalid."""
     length, c, percentile = (settings[key] for key in ("length", "arm_c", "arm_percentile"))
     if length < 0:
         raise MechheadsError(f"--length takes 0 or more, got {length}.")
     if length == 0 and settings["head"] == "auto":
-        raise MechheadsError("--head auto needs a --length above 0: without filler no head moves.")
+        raise MechheadsError(
+            "--head auto needs a --length above 0: without filler, no head's attention changes."
+        )
     for flag in ("filler", "word"):
         if not settings[flag].strip():
-            raise MechheadsError(f"--{flag} takes text other than spaces.")
+            raise MechheadsError(f"--{flag} takes non-blank text, got {settings[flag]!r}.")
     if not c >= 0:
         raise MechheadsError(f"--arm-c takes 0 or more, got {c}.")
     if not 0 < percentile <= 100:
-        raise MechheadsError(f"--arm-percentile takes more than 0 up to 100, got {percentile}.")
+        raise MechheadsError(f"--arm-percentile takes more than 0 and up to 100, got {percentile}.")
 
 
 def check_task(settings: Mapping[str, Any], options: Mapping[str, Any]) -> str:

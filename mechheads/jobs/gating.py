@@ -58,17 +58,17 @@ def check(
     options: Mapping[str, Any],
     plans: Sequence[ContrastPlan],
 ) -> None:
-    """An error names what the tasks or models cannot take."""
+    """Raise an error if a task or model cannot be used with these settings."""
     n, split = settings["n"], settings["split"]
     shown = [Path(name).stem if tasks.is_file(name) else name for name in names]
     for flag, listed in (("--task", shown), ("--model", models)):
         if len(set(listed)) < len(listed):
-            raise MechheadsError(f"{flag} has two of one name: {','.join(listed)}. Rename one.")
+            raise MechheadsError(f"{flag} lists a name twice: {','.join(listed)}. Rename one.")
     for name in ("n", "test"):
         check_prompts(f"--{name}", LEAST if settings[name] is None else settings[name])
     if plans:
         if len(models) > 1:
-            raise MechheadsError("Contrastive gating takes one --model.")
+            raise MechheadsError(f"Contrastive gating takes one --model, got {','.join(models)}.")
         check_contrast(settings, options)
         for plan in plans:
             for side in plan.formats:
@@ -79,7 +79,7 @@ def check(
 
 
 def check_curve(settings: Mapping[str, Any]) -> None:
-    """An error if no ablation curve can have so few heads or points."""
+    """Raise an error if the ablation curves would have too few heads or points."""
     if settings["k"] < 1:
         raise MechheadsError(f"--k takes 1 or more, got {settings['k']}.")
     if settings["points"] is not None and settings["points"] < 2:
@@ -87,7 +87,7 @@ def check_curve(settings: Mapping[str, Any]) -> None:
 
 
 def check_contrast(settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """An error names a flag that contrastive gating would not use."""
+    """Raise an error that names a flag contrastive gating does not use."""
     for name in options:
         raise MechheadsError(
             f"Contrastive gating does not take {flag_of(name)}: put it after the task, for "
@@ -101,7 +101,7 @@ def check_contrast(settings: Mapping[str, Any], options: Mapping[str, Any]) -> N
 def make_prompts(
     model: "Model", task: str, options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> "tuple[Prompts, Prompts]":
-    """Prompts to fit the gates and prompts to test them: no group is in both."""
+    """Prompts to fit the gates on and prompts to test them on; no group is in both."""
     from mechheads.models.model import encoder_of
     from mechheads.prompts.partitions import split_prompts, wanted
 
@@ -126,7 +126,7 @@ def gate(
     settings: Mapping[str, Any],
     session: Session,
 ) -> Measured:
-    """Every task on every model."""
+    """Run every task on every model."""
     from mechheads.gating.experiment import Gating, gate_task
     from mechheads.models.provenance import provenance
 
@@ -139,7 +139,7 @@ def gate(
         loaded = loading.load(name, session.models, quiet)
         return loaded, {task: make_prompts(loaded, task, options, settings) for task in names}
 
-    # What is wrong with the last model's prompts should not cost the first one's fits.
+    # Find problems with the last model's prompts before spending time on the first one's fits.
     for name in models[1:]:
         ready(name)
     for name in models:
@@ -182,7 +182,7 @@ def contrast(
 def sides_of(
     plan: ContrastPlan, made: "Mapping[str, tuple[Prompts, Prompts]]"
 ) -> "tuple[Side, Side]":
-    """Both sides of a trial; what is tested on either has been fitted on neither."""
+    """Both sides of a trial; no prompt tested on either side was used in a fit."""
     from mechheads.gating.contrast import Side, keep_apart
     from mechheads.prompts import Prompts
 

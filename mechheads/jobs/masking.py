@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mechheads.prompts.partitions import QuestionSplit
 
 PROBE, ELBOW = "probe", "elbow"
-# What the experiment takes as it is.
+# Passed to the experiment unchanged.
 OPTIONS = "method signed k draws seed positions scale max_tokens matrix matrix_k budget".split()
 
 
@@ -58,9 +58,9 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
 
 
 def check_questions(names: Sequence[str], settings: Mapping[str, Any]) -> None:
-    """An error names what is wrong with the questions."""
+    """Raise an error that says what is wrong with the questions."""
     if len(set(names)) < len(names):
-        raise MechheadsError(f"--tasks names a task twice: {','.join(names)}.")
+        raise MechheadsError(f"--tasks lists a task twice: {','.join(names)}.")
     for name in ("n", "rank"):
         check_prompts(f"--{name}", settings[name])
     for name in names:
@@ -76,7 +76,7 @@ def check_questions(names: Sequence[str], settings: Mapping[str, Any]) -> None:
 
 
 def check_masks(settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """An error names what is wrong with the ranking or the number of heads to mask."""
+    """Raise an error that says what is wrong with the ranking or the number of heads to mask."""
     method, k, matrix_k = (settings[name] for name in ("method", "k", "matrix_k"))
     if method not in (*methods.METHODS, PROBE):
         raise unknown("method", method, [*methods.METHODS, PROBE])
@@ -89,7 +89,7 @@ def check_masks(settings: Mapping[str, Any], options: Mapping[str, Any]) -> None
     if k == ELBOW and method != PROBE:
         raise MechheadsError(f"--k {ELBOW} needs --method {PROBE}, got --method {method}.")
     if k == ELBOW and settings["matrix"] and not matrix_k:
-        raise MechheadsError(f"--matrix masks one number of heads: add --matrix-k to --k {k}.")
+        raise MechheadsError(f"--matrix needs a single number of heads: add --matrix-k to --k {k}.")
     if matrix_k and not settings["matrix"]:
         raise MechheadsError("--matrix-k needs --matrix. Add it, or leave --matrix-k out.")
     if settings["draws"] < 0:
@@ -99,17 +99,17 @@ def check_masks(settings: Mapping[str, Any], options: Mapping[str, Any]) -> None
 
 
 def check_answers(metrics: Sequence[str], max_tokens: int) -> None:
-    """An error names what is wrong with the answers or the metrics."""
+    """Raise an error that says what is wrong with the answers or the metrics."""
     if max_tokens < 1:
         raise MechheadsError(f"--max-tokens takes 1 or more, got {max_tokens}.")
     if len(set(metrics)) < len(metrics):
-        raise MechheadsError(f"--metrics names a metric twice: {','.join(metrics)}.")
+        raise MechheadsError(f"--metrics lists a metric twice: {','.join(metrics)}.")
 
 
 def make_questions(
     model: "Model", names: Sequence[str], settings: Mapping[str, Any]
 ) -> "QuestionSplit":
-    """Questions that rank the heads, and others to answer, by function."""
+    """Questions to rank the heads on, and others to answer, by function."""
     from mechheads.models.model import encoder_of
     from mechheads.prompts.partitions import split_questions
 

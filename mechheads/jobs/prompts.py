@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from mechheads.models.model import Model
     from mechheads.prompts import Prompts
 
-DEFAULT = 32  # prompts that rank the heads, and as many that judge them
+DEFAULT = 32  # prompts to rank the heads on, and as many to judge them on
 
 
 def check(
     task: str, method: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The method's own options and the task's, or an error; needs no torch."""
+    """The method's options and the task's options, or an error; needs no torch."""
     flags = methods.find(method).flags
     ours = {name: value for name, value in options.items() if name in flags}
     others = {name: value for name, value in options.items() if name not in flags}
@@ -36,13 +36,13 @@ def check(
 def ranking_and_judging(
     model: "Model", task: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> "tuple[Prompts, Prompts]":
-    """Prompts that rank the heads and prompts that judge them: no pair is in both."""
+    """Prompts to rank the heads on and prompts to judge them on; no pair is in both."""
     n, test = settings["n"], settings["test"]
     half = tasks.default_count(task, 2 * DEFAULT) // 2
     if half < LEAST and (n is None or test is None):
         raise MechheadsError(
             f"{task} has only about {2 * half} different prompts; at least {LEAST} are needed to "
-            f"rank and {LEAST} to judge. Add prompts."
+            f"rank and {LEAST} to judge. Add more prompts."
         )
     first, second = n or half, test or half
     made = tasks.make(

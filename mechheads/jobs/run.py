@@ -1,4 +1,4 @@
-"""Runs a job: one run folder, one printed result, whichever command it belongs to.
+"""Runs the job of any command: one run folder, one printed result.
 
 1. `prepare` of the command's module checks all settings, before torch is imported.
 2. The job measures; models and effects may come from a session that several jobs share.
@@ -38,7 +38,7 @@ JOBS = {
 
 @dataclass(frozen=True)
 class Session:
-    """What jobs may share: models that stay loaded, and effects that were computed elsewhere."""
+    """What jobs may share: models that stay loaded, and effects computed elsewhere."""
 
     models: "ModelCache | None" = None
     effects: "HeadEffects | None" = None
@@ -47,7 +47,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a job measured, where the numbers come from, and what took how many seconds."""
+    """What a job measured, the provenance of the numbers, and timings in seconds."""
 
     result: "Result"
     provenance: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Job:
 
 
 class Finished(NamedTuple):
-    """What a command returns: the result, and the folder that holds it (None if it left none)."""
+    """What a command returns: the result, and its folder (None if there is none)."""
 
     result: Any
     folder: Path | None
@@ -113,7 +113,7 @@ def run_job(name: str, settings: Mapping[str, Any], out: str, session: Session) 
 
 
 def flat(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A command's arguments as settings: groups of options and `options` among the others."""
+    """A command's arguments as flat settings: groups of options and `options` are merged in."""
     settings: dict[str, Any] = {}
     for name, value in given.items():
         if is_dataclass(value) and not isinstance(value, type):
@@ -130,7 +130,7 @@ def print_json(
     folder: Path | None,
     sentence: str = "",
 ) -> None:
-    """One JSON object on stdout, for scripts; what is not a number becomes null."""
+    """Print one JSON object for scripts; NaN and infinity become null."""
     content = {
         "command": command,
         "sentence": sentence,
@@ -143,7 +143,7 @@ def print_json(
 
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection: importing torch makes a million objects and no garbage."""
+    """Pause garbage collection: importing torch creates a million objects but no garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -22,7 +22,9 @@ def show_tasks(given: Mapping[str, Any]) -> Finished:
     model, metric, quiet = (given[name] for name in ("model", "metric", "quiet"))
     names = list(tasks.TASKS) if task == "all" else [task]
     if task == "all" and options:
-        raise MechheadsError(f"unknown flag {flag_of(next(iter(options)))}: --task all takes none.")
+        raise MechheadsError(
+            f"unknown flag {flag_of(next(iter(options)))}: --task all takes no task options."
+        )
     for name in names:
         tasks.check(name, n, given["split"], options)
     count = tasks.default_count(task, 64) if test is None else test

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mechheads.training.data import Course
     from mechheads.training.sparsification import Settings
 
-# What `sparsification.Settings` takes as it is.
+# Passed to `sparsification.Settings` unchanged.
 SETTINGS = "model text length steps slack density rate settle decay distill lora seed start".split()
 
 
@@ -56,11 +56,11 @@ def run_sparsify(given: Mapping[str, Any]) -> Finished:
         stop_after=given["stop_after"],
         quiet=quiet,
     )
-    page = write_curves(folder / "training", f"{model} made sparse", settings.__dict__)
+    page = write_curves(folder / "training", f"{model}, sparsified", settings.__dict__)
     heads = original.n_layers * original.n_heads
     sentence = (
         f"{found.density:.2%} of the attention edges are left, in {found.live} of {heads} heads; "
-        f"the loss on held-out rows is {found.gap:+.4f} nats from the dense model's."
+        f"the loss on held-out rows differs from the dense model's by {found.gap:+.4f} nats."
     )
     if given["json"]:
         headline = {"density": found.density, "live_heads": found.live, "gap_nats": found.gap}

@@ -13,7 +13,7 @@ from .run import Finished
 if TYPE_CHECKING:
     from mechheads.training.data import Lessons
 
-# What `Recipe` takes as it is.
+# Passed to `Recipe` unchanged.
 RECIPE = "layers heads width steps last workers seed".split()
 
 
@@ -45,7 +45,7 @@ def run_training(given: Mapping[str, Any]) -> Finished:
 
 
 def course(seed: int, worker: int, workers: int) -> "Lessons":
-    """What one of the workers trains on."""
+    """The training data of one worker."""
     from mechheads.prompts.lexicon import tokenizer_lexicon
     from mechheads.training.data import task_lessons
     from mechheads.training.pretraining import Recipe, build_tokenizer

@@ -1,4 +1,4 @@
-"""Answers of the model with no heads masked, the first K of a ranking, and K others at random."""
+"""Model answers with no heads masked, with the first K of a ranking, and with K random others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Condition:
-    """What is masked: nothing, the `top` k heads, or k `random` ones of a draw."""
+    """What is masked: nothing, the `top` k heads, or one draw of k `random` ones."""
 
     selection: str
     k: int
@@ -34,7 +34,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class FunctionAnswers:
-    """One function: its conditions, what was said in each, and every metric of every answer."""
+    """One function: its conditions, the answers under each, and every metric of every answer."""
 
     function: str
     ranking: tuple[Head, ...]
@@ -63,16 +63,16 @@ class FunctionAnswers:
         return sorted({c.k for c in self.conditions if c.selection == "top"})
 
     def right(self) -> Float[Tensor, "condition prompt"]:
-        """1 where an answer is right by exact match, whatever the metrics are."""
+        """1 where an answer is correct by exact match, independent of the metrics."""
         return torch.tensor([exact(texts, self.gold, self.said[0]) for texts in self.said])
 
     def of(self, selection: str, k: int, metric: str) -> Float[Tensor, "draw prompt"]:
-        """A metric of every answer, with k heads so selected."""
+        """A metric of every answer with k heads of this selection masked."""
         chosen = [c.selection == selection and c.k == k for c in self.conditions]
         return self.values[torch.tensor(chosen), self.metrics.index(metric)]
 
     def rows(self, metric: str) -> list[dict[str, Any]]:
-        """For every k a row of `Masking.summary`."""
+        """The rows of `Masking.summary`, one per k."""
         rows = []
         for k in self.sizes:
             top, drawn = self.of("top", k, metric)[0], self.of("random", k, metric)
@@ -101,7 +101,7 @@ class FunctionAnswers:
         return rows
 
     def loss(self, metric: str) -> "Loss":
-        """What is lost of a metric, mean over k."""
+        """How much of a metric is lost, mean over k."""
         whole = self.of("none", 0, metric)[0]
         top = torch.stack([self.of("top", k, metric)[0] for k in self.sizes]).mean(0)
         drawn = torch.stack([self.of("random", k, metric).mean(0) for k in self.sizes]).mean(0)
@@ -109,7 +109,7 @@ class FunctionAnswers:
         return Loss(lost[0], lost[1], *interval(drawn - top))
 
     def records(self) -> list[dict[str, Any]]:
-        """What the model said, condition by condition."""
+        """The model's answers, condition by condition."""
         return [
             {
                 "function": self.function,
@@ -127,8 +127,9 @@ class FunctionAnswers:
 
 @dataclass(frozen=True)
 class Loss:
-    """What is lost without the top heads and without random ones; `low` and `high` are the 95 %
-    interval of their difference, from a paired bootstrap over questions.
+    """What is lost without the top heads and without random ones.
+
+    `low` and `high` are the 95 % interval of the difference (paired bootstrap over questions).
     """
 
     top: float
@@ -138,7 +139,7 @@ class Loss:
 
     @property
     def more(self) -> float:
-        """What top heads cost more than random ones."""
+        """How much more is lost without top heads than without random ones."""
         return self.top - self.random
 
 
@@ -157,7 +158,7 @@ def mask_heads(
     budget: int | None = None,
     quiet: bool = False,
 ) -> FunctionAnswers:
-    """Answers with the first k heads masked and with k others at random, for every size k.
+    """Answers with the first k heads masked and with k random others masked, for every k.
 
     A masked head's z is multiplied by `scale`.
     """
@@ -192,12 +193,12 @@ def answer_conditions(
     budget: int | None,
     quiet: bool,
 ) -> FunctionAnswers:
-    """Answers under every condition, the first of which masks nothing, and all metrics of them.
+    """Answers under every condition, with all metrics; the first condition masks nothing.
 
     A metric judges all answers in one call.
     """
     if positions not in ("last", "all"):
-        raise MechheadsError(f"positions are last or all, not {positions!r}.")
+        raise MechheadsError(f"positions must be last or all, got {positions!r}.")
     prompts = tuple(q.prompt for q in questions.items)
     gold = tuple(q.answers for q in questions.items)
     said = generate(
@@ -224,7 +225,7 @@ def answer_conditions(
 
 
 def random_conditions(sets: Sequence[Sequence[Head]]) -> list[Condition]:
-    """A condition for every draw."""
+    """One condition per draw."""
     return [Condition("random", len(heads), i, tuple(heads)) for i, heads in enumerate(sets)]
 
 
@@ -235,7 +236,7 @@ def interval(values: Float[Tensor, " prompt"]) -> tuple[float, float]:
 
 
 def mask_of(model: Model, heads: Sequence[Head], scale: float) -> Float[Tensor, "layer head"]:
-    """What every head's z is multiplied by."""
+    """The factor that scales every head's z."""
     keep = torch.ones(shape_of(model).grid)
     for layer, head in heads:
         keep[layer, head] = scale

@@ -1,8 +1,8 @@
-"""Masking, whole: rank heads, mask the first or random ones, score what the model then answers.
+"""The full masking experiment: rank heads, mask top or random ones, score the answers.
 
-1. Some questions rank the heads of every function, by a scoring method or by a probe.
-2. The model answers others with no head masked, with the top k masked, and with k random ones.
-3. Optionally every function's heads are masked while every other function is tested.
+1. Some questions rank the heads for every function, by a scoring method or a probe.
+2. The model answers the others with no heads masked, with the top k, and with k random ones.
+3. Optionally, every function's heads are masked while every other function is tested.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PROBE, ELBOW = "probe", "elbow"
-# Share of right answers of the whole model below which masking says little.
+# Share of correct answers of the unmasked model below which masking says little.
 WEAK = 0.3
 
 
 @dataclass(frozen=True)
 class Masking(Result):
-    """All functions on one model. `labels` are the metrics' names on an axis.
+    """All functions on one model. `labels` are the metrics' axis labels.
 
     `ranked` counts the questions that ranked each function's heads, `left_out` those of functions
-    that had too few, `too_long` those that did not fit the model's context.
+    with too few, `too_long` those that did not fit the model's context.
     """
 
     model: str
@@ -68,8 +68,9 @@ class Masking(Result):
         """Top against random, for every function, metric and k.
 
         `top_low` and `top_high` are a bootstrap interval over questions; `worst` and `best` are
-        the random draws' range, and `overlap` is the share of their heads that two draws have in
-        common. `more` is what top heads cost more than random ones, with its paired interval.
+        the random draws' range, and `overlap` is the share of heads that two draws have in common.
+        `more` is how much more is lost without top heads than without random ones, with its paired
+        interval.
         """
         import pandas as pd
 
@@ -123,7 +124,7 @@ class Masking(Result):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """That the model fails already with all heads, and which questions are missing."""
+        """Functions that the model fails even with all heads, and missing questions."""
         rates = {a.function: a.right()[0].mean().item() for a in self.functions}
         weak = ", ".join(f"{name} ({rate:.0%})" for name, rate in rates.items() if rate < WEAK)
         said = [f"{self.model} answers few questions correctly even with all heads: {weak}."]
@@ -155,8 +156,9 @@ def mask_tasks(
 ) -> Masking:
     """Rank the heads on some questions, and answer others with heads masked.
 
-    `k` is a comma list of numbers or shares of heads, or "elbow" with the method "probe"; `options`
-    are the scoring method's own. `matrix` also masks each function's heads for every other.
+    `k` is a comma-separated list of numbers or shares of heads, or "elbow" with the method "probe";
+    `options` are those of the scoring method. `matrix` also masks each function's heads while
+    testing every other function.
     """
     heads = len(shape_of(model).every_head)
     sizes, middle = read_masks(k, matrix_k, matrix, heads, draws)
@@ -214,7 +216,7 @@ def rank_heads(
     for part in ranked:
         if part.prompts is None:
             raise MechheadsError(
-                f"{part.name} has no corrupted prompts, which {method} needs. Rank by {PROBE!r}."
+                f"{part.name} has no corrupted prompts, which {method} needs. Use --method {PROBE}."
             )
         say(f"{part.name}: ranking heads by {method}", bool(options.get("quiet")))
         effects = score_heads(model, part.prompts, method, **options)
@@ -225,21 +227,21 @@ def rank_heads(
 def read_masks(
     k: str | None, matrix_k: str | None, matrix: bool, heads: int, draws: int
 ) -> tuple[tuple[int, ...], int]:
-    """How many heads to mask, none where the elbow says it, and how many for the matrix."""
+    """How many heads to mask (empty for the elbow), and how many for the matrix."""
     sizes = () if k == ELBOW else read_sizes(k, heads)
     check_sizes(sizes, heads, draws)
     if not matrix:
         return sizes, 0
     crossed = read_sizes(matrix_k, heads, "--matrix-k") if matrix_k else sizes
     if matrix_k and "," in matrix_k:
-        raise MechheadsError(f"--matrix-k takes one number of heads or share, got {matrix_k}.")
+        raise MechheadsError(f"--matrix-k takes one number or share of heads, got {matrix_k}.")
     middle = crossed[(len(crossed) - 1) // 2]
     check_sizes([middle], heads, 1, "--matrix-k")
     return sizes, middle
 
 
 def elbow_size(probing: Probing | None, function: str, heads: int, draws: int) -> tuple[int, ...]:
-    """As many heads as the probe finds for a function."""
+    """The number of heads that the probe finds for a function."""
     assert probing is not None
     size = probing.elbows[function]
     check_sizes([size], heads, draws)

@@ -1,4 +1,4 @@
-"""Figures of masking: curves over the number of heads, and whose heads a function needs."""
+"""Masking figures: curves over the number of heads, and whose heads a function needs."""
 
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,10 @@ MARKS = ("circle", "square", "diamond", "cross", "x", "star")
 
 
 def draw_masking(found: Masking) -> "go.Figure":
-    """A panel per function over k: top heads solid with 95 % intervals over questions, random ones
-    dashed with the range of draws; accuracies blue, text qualities red. The point at the left is
-    the unmasked model.
+    """One panel per function, over k.
+
+    Top heads are solid with 95 % intervals over questions, random ones dashed with the range of
+    draws; accuracies are blue, text metrics red. The leftmost point is the unmasked model.
     """
     from plotly.subplots import make_subplots
 
@@ -98,7 +99,7 @@ def draw_masking(found: Masking) -> "go.Figure":
 
 
 def draw_matrix(found: Matrix) -> "go.Figure":
-    """What masking one function's heads takes from another, beyond as many random heads."""
+    """What masking one function's heads costs another, beyond equally many random heads."""
     import plotly.graph_objects as go
 
     lost = (found.random - found.values).tolist()
@@ -128,7 +129,9 @@ def draw_matrix(found: Matrix) -> "go.Figure":
         )
     )
     figure.update_xaxes(title_text="function tested")
-    figure.update_yaxes(title_text=f"first {found.k} heads masked of", autorange="reversed")
+    figure.update_yaxes(
+        title_text=f"first {found.k} heads masked, by function", autorange="reversed"
+    )
     styled(
         figure,
         height=180 + 70 * len(found.masked),

@@ -1,7 +1,7 @@
 """Whose heads does a function need? One function's heads are masked, another is tested.
 
-The hierarchy test is a part of it: low-order functions' heads masked, high-order ones tested, and
-the other way round. If the low ones feed the high ones, the first loses more beyond random heads.
+This includes the hierarchy test: mask low-order functions' heads and test high-order functions, and
+vice versa. If low-order functions feed high-order ones, the former loses more beyond random heads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,10 @@ HIGH_ORDER = ("Math Calculation", "Inference", "Logical Reasoning", "Decision-ma
 
 @dataclass(frozen=True)
 class Matrix(Result):
-    """The metric of every function (column) without the k first heads of another (row).
+    """The metric of every function (column) without the first k heads of another (row).
 
-    `whole` is the metric of the unmasked model, `random` that without k random heads, mean over
-    draws: none of the row's own, nor, where enough heads remain, of the column's. `lost` is what
+    `whole` is the metric of the unmasked model, `random` the metric without k random heads, mean
+    over draws; these exclude the row's heads and, if enough remain, the column's. `lost` is what
     each question of a column loses beyond random heads.
     """
 
@@ -50,7 +50,7 @@ class Matrix(Result):
     lost: Mapping[str, Float[Tensor, "masked prompt"]]
 
     def part(self, masked: Sequence[str], tested: Sequence[str]) -> "Matrix | None":
-        """Some rows and columns; None if none are there."""
+        """Some of the rows and columns; None if there are none."""
         rows = [i for i, name in enumerate(self.masked) if name in masked]
         columns = [i for i, name in enumerate(self.tested) if name in tested]
         if not rows or not columns:
@@ -68,7 +68,7 @@ class Matrix(Result):
         )
 
     def resampled(self) -> Float[Tensor, " draw"]:
-        """The mean of `lost` over all cells, with the questions of each column drawn anew."""
+        """The mean of `lost` over all cells, with the questions of each column resampled."""
         means = []
         for seed, lost in enumerate(self.lost.values()):
             times = resample(lost.shape[1], seed).to(lost.dtype)
@@ -100,7 +100,7 @@ class Matrix(Result):
 
     @property
     def headline(self) -> dict[str, Any]:
-        """What every function loses beyond random heads, mean over whose heads are masked."""
+        """What every function loses beyond random heads, mean over the masked functions."""
         return {name: self.lost[name].mean().item() for name in self.tested}
 
     @property
@@ -110,15 +110,17 @@ class Matrix(Result):
         return f"{self.label} lost beyond random heads, {self.k} masked: {listed}."
 
     def orders(self) -> "tuple[Matrix, Matrix] | None":
-        """Low-order heads masked and high-order functions tested, and the other way round."""
+        """Low-order heads masked and high-order functions tested, and vice versa."""
         up, down = self.part(LOW_ORDER, HIGH_ORDER), self.part(HIGH_ORDER, LOW_ORDER)
         return (up, down) if up and down else None
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """What high-order functions lose beyond random heads without low-order heads (`up`), what
-    low-order ones lose without high-order heads (`down`), and the difference: mean, low, high.
+    """The hierarchy test: mean, low and high of what is lost beyond random heads.
+
+    `up` is what high-order functions lose without low-order heads, `down` what low-order ones lose
+    without high-order heads.
     """
 
     up: tuple[float, float, float]
@@ -133,8 +135,8 @@ class Hierarchy:
             for mean, low, high in (self.up, self.down, self.difference)
         )
         return (
-            f"Without low-order heads high-order functions lose {up} beyond random heads; without "
-            f"high-order heads low-order functions lose {down}; the difference is {difference}. "
+            f"Without low-order heads, high-order functions lose {up} beyond random heads; without "
+            f"high-order heads, low-order functions lose {down}; the difference is {difference}. "
             "95 % intervals over questions."
         )
 
@@ -172,7 +174,7 @@ def cross_mask(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Matrix:
-    """Mask the first k heads of every function, or k at random, and test every function."""
+    """Mask the first k heads of every function, or k random ones, and test every function."""
     names = tuple(questions.name for questions in sets)
     whole, values, drawn, lost = [], [], [], {}
     for questions in sets:

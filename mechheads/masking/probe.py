@@ -1,16 +1,16 @@
-"""Ranks heads by how much a classifier of cognitive functions relies on them (after CogQA's paper).
+"""Rank heads by how much a classifier of cognitive functions uses them (after the CogQA paper).
 
-1. The model answers; features are every head's z at the positions that say the answer, mean over
-   up to five tokens of it, those that the model found least likely.
-2. A probe learns to tell the function: each head's z to 64 numbers, all of them to 512, ReLU,
-   dropout 0.3, classes; AdamW.
+1. The model answers; features are every head's z at the positions that predict the answer, mean
+   over up to five of its tokens, the ones that the model found least likely.
+2. A probe learns to classify the function: each head's z to 64 dimensions, all of them to 512,
+   ReLU, dropout 0.3, classes; AdamW.
 3. importance of head j for class c = mean over the samples of c of sum(d logit_c / d z_j * z_j);
    heads are ranked by its size. The number of heads that matter is the elbow of the sorted curve.
 
-The probe is judged on questions about other things than those it was trained on, against always
-naming one function. Not as in the paper: z is centred and has unit spread over the training
-questions, so that importance is that of what differs between them; the five tokens are chosen by
-their probability; and the answer's text is split into tokens anew.
+The probe is evaluated on questions about other subjects than it was trained on, against always
+predicting one function. Unlike the paper, z is centred and scaled to unit spread over the training
+questions, so that importance reflects what differs between them; the five tokens are chosen by
+probability; and the text of the answer is tokenized again.
 """
 
 from collections.abc import Sequence
@@ -41,8 +41,10 @@ ANSWER_TOKENS = 5
 
 @dataclass(frozen=True)
 class Probing:
-    """The importance of every head for every function, how many matter, and how many of the n
-    held-out questions the probe gets right.
+    """The importance of every head for every function, and how good the probe is.
+
+    `right` of `n` held-out questions are classified correctly; `chance` is the share of the most
+    common function.
     """
 
     functions: tuple[str, ...]
@@ -53,17 +55,17 @@ class Probing:
 
     @property
     def accuracy(self) -> float:
-        """Share of held-out questions."""
+        """Share of held-out questions classified correctly."""
         return self.right / self.n
 
     @property
     def elbows(self) -> dict[str, int]:
-        """By function: the heads before the elbow."""
+        """By function: the number of heads before the elbow."""
         pairs = zip(self.functions, self.importance, strict=True)
         return {name: elbow(values.abs().flatten().tolist()) for name, values in pairs}
 
     def ranking(self, function: str, *, signed: bool = False) -> list[Head]:
-        """(layer, head) from the most important on; by size, or with the sign."""
+        """(layer, head), most important first, by absolute or signed importance."""
         values = self.importance[self.functions.index(function)]
         scores = values if signed else values.abs()
         order = torch.sort(scores.flatten(), descending=True, stable=True).indices.tolist()
@@ -83,10 +85,10 @@ class Probing:
 
 
 class Probe(nn.Module):
-    """Head by head, then together."""
+    """A linear map per head, then an MLP over all heads."""
 
     def __init__(self, heads: int, d_head: int, classes: int) -> None:
-        """Random weights."""
+        """Initialize with random weights."""
         super().__init__()
         self.each = nn.Parameter(torch.randn(heads, d_head, 64) / d_head**0.5)
         self.rest = nn.Sequential(
@@ -109,10 +111,10 @@ def probe_functions(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Probing:
-    """Train the probe on about three quarters of every set and judge it on the others."""
+    """Train the probe on about three quarters of every set and evaluate it on the rest."""
     if len(sets) < 2:
         raise MechheadsError(
-            "the probe tells functions apart and needs two or more. Give more --tasks, or rank by "
+            "the probe classifies functions and needs two or more. Give more --tasks, or use "
             "another --method."
         )
     names = tuple(questions.name for questions in sets)
@@ -120,11 +122,11 @@ def probe_functions(
     for name, (train, _) in zip(names, sides, strict=True):
         if not train:
             raise MechheadsError(
-                f"the probe has no questions of {name} to learn from: those that there are share "
-                "their subject with others. Give more with --rank."
+                f"the probe has no training questions for {name}: all of them share their subject "
+                "with held-out ones. Raise --rank."
             )
     if not any(test for _, test in sides):
-        raise MechheadsError("no questions are left to judge the probe. Give more with --rank.")
+        raise MechheadsError("no questions are left to evaluate the probe. Raise --rank.")
     items = [item for questions in sets for item in questions.items]
     labels = torch.cat([torch.full((len(part),), i) for i, part in enumerate(sets)])
     held = torch.tensor(
@@ -148,9 +150,9 @@ def probe_functions(
 def features(
     model: Model, prompts: Sequence[str], said: Sequence[str]
 ) -> Float[Tensor, "sample head d_head"]:
-    """z of all heads while each text is said after its prompt, mean over its least likely tokens.
+    """z of all heads on each prompt and answer, mean over the answer's least likely tokens.
 
-    Where nothing was said, z at the prompt's end.
+    For an empty answer, z at the end of the prompt.
     """
     engine, found = HookedEngine(model), []
     for prompt, text in zip(prompts, said, strict=True):
@@ -175,7 +177,7 @@ def fit_probe(
     rate: float = 1e-4,
     quiet: bool = False,
 ) -> tuple[Float[Tensor, "function head"], Bool[Tensor, " held"]]:
-    """The importance of every head for every label, and which held-out samples the probe tells."""
+    """The importance of every head for every label, and which held-out samples are right."""
     train = z[~held]
     z = (z - train.mean(0)) / (train.std() + 1e-6)
     classes = int(labels.max()) + 1

@@ -1,4 +1,4 @@
-"""What a run of `mask` leaves behind: tables, answers, and a report."""
+"""Files written by a `mask` run: tables, answers and reports."""
 
 import json
 from pathlib import Path
@@ -32,13 +32,13 @@ def write_masking(folder: Path, found: Masking, record: Record | None = None) ->
     sections = [
         Section(
             "Answers without heads",
-            f"Each panel is a function. {found.method} ranks the heads; the first k (solid) or k "
-            "others at random (dashed, the band goes from the worst draw to the best) are masked "
-            f"at {_where(found.positions)} while the model answers. The point at the left is the "
-            "model with all its heads. Bars and the column more (what top heads cost more than "
-            "random ones) have 95 % intervals over questions, for these draws. overlap is the "
-            "share of their heads that two random draws have in common: where it is large, the "
-            "band says little of other draws.",
+            f"One panel per function. Heads are ranked by {found.method}; the first k (solid) or k "
+            "random others (dashed, the band spans the worst to the best draw) are masked at "
+            f"{_where(found.positions)} while the model answers. The leftmost point is the "
+            "unmasked model. Error bars, and the column more (how much more is lost without top "
+            "heads than without random ones), are 95 % intervals over questions, for these draws. "
+            "overlap is the share of heads that two random draws have in common: where it is "
+            "large, the band says little about other draws.",
             found.plot(),
             frame=found.summary(),
         ),
@@ -49,8 +49,9 @@ def write_masking(folder: Path, found: Masking, record: Record | None = None) ->
         sections.append(
             Section(
                 "The probe",
-                "A classifier that tells the function from the heads' z, judged on questions about "
-                "other things than those it was trained on. probe.csv has every head's importance.",
+                "A classifier that predicts the function from the heads' z, evaluated on questions "
+                "about other subjects than it was trained on. probe.csv has every head's "
+                "importance.",
                 table=probe_table(probing),
             )
         )
@@ -59,8 +60,8 @@ def write_masking(folder: Path, found: Masking, record: Record | None = None) ->
         sections.append(
             Section(
                 "Whose heads does a function need?",
-                "In a cell: the metric with the row's heads masked, below it with as many random "
-                "ones. Red: the row's heads matter more than random ones.",
+                "Each cell: the metric with the row's heads masked, and below it with equally many "
+                "random heads masked. Red: the row's heads matter more than random ones.",
                 matrix.plot(),
             )
         )
@@ -73,15 +74,15 @@ def write_masking(folder: Path, found: Masking, record: Record | None = None) ->
             )
         )
     sections += [broken_section(answers) for answers in found.functions]
-    title = f"{found.model}: what does it say without its {found.method} heads?"
+    title = f"{found.model}: what does it answer without its {found.method} heads?"
     return write_reports(folder, title, sections, found, record)
 
 
 def question_table(found: Masking) -> dict[str, str]:
     """How many questions ranked the heads and how many were answered, and which are missing."""
     table = {
-        a.function: f"{found.ranked.get(a.function, 0)} rank the heads, {len(a.prompts)} others "
-        "are answered"
+        a.function: f"{found.ranked.get(a.function, 0)} to rank the heads, {len(a.prompts)} others "
+        "to answer"
         for a in found.functions
     }
     table |= {name: f"left out: only {n} questions" for name, n in found.left_out.items()}
@@ -93,23 +94,23 @@ def probe_table(probing: Probing) -> dict[str, str]:
     low, high = wilson(probing.right, probing.n)
     return {
         "Accuracy": f"{probing.accuracy:.1%} of {probing.n} (95 % {low:.1%} to {high:.1%})",
-        "Always the commonest function": f"{probing.chance:.1%}",
+        "Always predicting the most common function": f"{probing.chance:.1%}",
         **{f"Heads before the elbow, {name}": str(n) for name, n in probing.elbows.items()},
     }
 
 
 def broken_section(answers: FunctionAnswers) -> Section:
-    """Answers that broke, or that none did."""
+    """Answers that broke, or a note that none did."""
     frame, heading = broken(answers), f"Broken answers: {answers.function}"
     if len(frame):
         return Section(heading, frame=frame)
     right = int(answers.right()[0].sum())
     return Section(
         heading,
-        f"None: of {len(answers.prompts)} answers {right} are right with all heads, and they are "
-        f"right without the first {answers.sizes[-1]} too."
+        f"None: {right} of {len(answers.prompts)} answers are right with all heads, and all of "
+        f"these stay right without the first {answers.sizes[-1]}."
         if right
-        else f"None: of {len(answers.prompts)} answers none is right even with all heads.",
+        else f"None: of {len(answers.prompts)} answers, none is right even with all heads.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Which heads are masked: the first K of a ranking, or K others at random."""
+"""Which heads are masked: the first K of a ranking, or K random others."""
 
 import math
 import random
@@ -11,8 +11,10 @@ Head = tuple[int, int]
 
 
 def read_sizes(text: str | None, heads: int, flag: str = "--k") -> tuple[int, ...]:
-    """Numbers of heads from a comma list of numbers and shares (16,10%); by default the four
-    largest powers of two up to a quarter of all heads, so that random sets can differ.
+    """Head counts from a comma-separated list of numbers and shares (16,10%).
+
+    Default: the four largest powers of two up to a quarter of all heads, so that random sets can
+    differ.
     """
     if text is None:
         found = [2**i for i in range(20) if 2**i <= heads / 4]
@@ -24,7 +26,7 @@ def read_sizes(text: str | None, heads: int, flag: str = "--k") -> tuple[int, ..
             size = round(float(part[:-1]) / 100 * heads) if share else int(part)
         except (ValueError, OverflowError):
             raise MechheadsError(
-                f"{flag} takes numbers of heads or shares, such as 16 or 5%; got {part!r}."
+                f"{flag} takes numbers or shares of heads, e.g. 16 or 5%; got {part!r}."
             ) from None
         if size < 1 or size > heads:
             raise MechheadsError(
@@ -35,11 +37,11 @@ def read_sizes(text: str | None, heads: int, flag: str = "--k") -> tuple[int, ..
 
 
 def check_sizes(sizes: Sequence[int], heads: int, draws: int, flag: str = "--k") -> None:
-    """An error if there are too few heads for as many random ones beside the first."""
+    """Raise an error if too few other heads are left to draw as many at random."""
     for k in sizes:
         if draws and 2 * k > heads:
             raise MechheadsError(
-                f"{flag} {k} leaves fewer than {k} other heads of {heads} to draw at random. Give "
+                f"{flag} {k} leaves fewer than {k} other heads of {heads} to draw at random. Use "
                 f"{flag} up to {heads // 2}{', or --draws 0' if flag == '--k' else ''}."
             )
 
@@ -47,8 +49,10 @@ def check_sizes(sizes: Sequence[int], heads: int, draws: int, flag: str = "--k")
 def random_heads(
     ranking: Sequence[Head], k: int, draws: int, seed: int, spared: Sequence[Head] = ()
 ) -> list[list[Head]]:
-    """Different sets of k heads, none of which is among the first k of the ranking, nor, where
-    enough heads remain, among the `spared` ones. Fewer where there are not so many sets.
+    """Distinct random sets of k heads that are not among the first k of the ranking.
+
+    Nor are they among the `spared` ones, if enough heads remain. Fewer than `draws` if there are
+    not enough different sets.
     """
     check_sizes([k], len(ranking), draws)
     others = [head for head in ranking[k:] if head not in set(spared)]
@@ -64,15 +68,15 @@ def random_heads(
 
 
 def overlap(sets: Sequence[Sequence[Head]]) -> float:
-    """Share of a set's heads that another one has too, mean over pairs of sets."""
+    """Share of heads that two sets have in common, mean over pairs of sets."""
     shares = [len(set(one) & set(two)) / len(one) for one, two in combinations(sets, 2)]
     return sum(shares) / len(shares) if shares else math.nan
 
 
 def elbow(values: Sequence[float]) -> int:
-    """How many of the values, sorted from the largest, lie before their curve turns flat.
+    """How many of the values, sorted in descending order, lie before the curve flattens.
 
-    The point farthest below the straight line from the first value to the last.
+    The elbow is the point farthest below the straight line from the first value to the last.
     """
     ordered = sorted(values, reverse=True)
     last = len(ordered) - 1

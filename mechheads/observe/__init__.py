@@ -1,1 +1,1 @@
-"""What a model does when nobody intervenes: evaluation, attention patterns, head types, edges."""
+"""What a model does without intervention: evaluation, attention patterns, head types, edges."""

@@ -1,8 +1,8 @@
-"""Counts the attention edges that a model uses: per prompt, head and task.
+"""Counts the attention edges that a model uses, per prompt, head and task.
 
-An edge is a query position with a key position at or before it, in one head. A dense model uses
-all of them, since a softmax gives no weight of exactly 0; a sparse model uses those that its gates
-leave open. With a threshold above 0 an edge is used if its weight is above it.
+An edge is a query position and a key position at or before it, in one head. A dense model uses all
+of them, since a softmax never gives a weight of exactly 0; a sparse model uses those that its gates
+leave open. With a threshold above 0, an edge is used if its weight exceeds it.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EdgeCounts(Result):
-    """Edges used on the clean prompts of a task; `possible` are the causal edges of one head."""
+    """Edges used on the clean prompts of a task; `possible` counts the causal edges of a head."""
 
     task: str
     model: str
@@ -34,28 +34,28 @@ class EdgeCounts(Result):
 
     @property
     def density(self) -> float:
-        """Share of the causal edges of all heads and prompts that is used."""
+        """The share of causal edges that are used, over all heads and prompts."""
         heads = self.used.shape[1] * self.used.shape[2]
         return self.used.sum().item() / (self.possible.sum().item() * heads)
 
     @property
     def per_prompt(self) -> float:
-        """Edges used on a prompt, on average."""
+        """Mean number of edges used per prompt."""
         return self.used.sum().item() / len(self.used)
 
     @property
     def live(self) -> int:
-        """Heads that use an edge on any prompt."""
+        """Number of heads that use an edge on any prompt."""
         return int((self.used.sum(0) > 0).sum())
 
     @property
     def headline(self) -> dict[str, Any]:
-        """The numbers that sum it up."""
+        """The key numbers."""
         return {"density": self.density, "per_prompt": self.per_prompt, "live_heads": self.live}
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The headline as a sentence."""
         heads = self.used.shape[1] * self.used.shape[2]
         return (
             f"{self.model} uses {self.density:.2%} of the causal attention edges on {self.task}, "
@@ -82,9 +82,9 @@ class EdgeCounts(Result):
 def count_edges(
     model: Model, prompts: Prompts, *, threshold: float = 0.0, quiet: bool = False
 ) -> EdgeCounts:
-    """count_edges(model, prompts).density; one forward pass per prompt."""
+    """Count the edges used on the clean prompts; one forward pass per prompt."""
     if not 0 <= threshold < 1:
-        raise MechheadsError(f"threshold is a weight from 0 to below 1, got {threshold}.")
+        raise MechheadsError(f"threshold takes a weight from 0 to below 1, got {threshold}.")
     used = torch.zeros(len(prompts), *shape_of(model).grid, dtype=torch.long)
     possible = torch.zeros(len(prompts), dtype=torch.long)
     with bar(len(prompts), "Prompts counted", quiet) as progress:

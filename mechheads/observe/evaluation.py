@@ -1,4 +1,4 @@
-"""Can the model do the task? Metrics on clean and corrupted prompts, before any head is touched."""
+"""Can the model do the task? Metrics on clean and corrupted prompts, before any intervention."""
 
 import math
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation(Result):
-    """Every metric of every prompt, clean and corrupted; `metric` is the one that was asked for.
+    """Every metric of every prompt, clean and corrupted; `metric` is the one requested.
 
-    `chance` is the accuracy of a model that prefers any answer, right or wrong, at random.
+    `chance` is the accuracy of a model that prefers a random answer, right or wrong.
     """
 
     task: str
@@ -51,7 +51,7 @@ class Evaluation(Result):
         )
 
     def summary(self) -> "pd.DataFrame":
-        """Mean and standard error over prompts: a row per metric, the asked one first."""
+        """Mean and standard error over prompts: a row per metric, the requested one first."""
         import pandas as pd
 
         names = list(dict.fromkeys([self.metric, "accuracy", "top1"]))
@@ -68,11 +68,11 @@ class Evaluation(Result):
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The headline as a sentence."""
         found = self.headline
         return (
             f"{self.model} prefers the right answer on {found['accuracy']:.0%} of the prompts of "
-            f"{self.task} (chance {self.chance:.0%}) and says it on {found['top1']:.0%}."
+            f"{self.task} (chance {self.chance:.0%}) and outputs it on {found['top1']:.0%}."
         )
 
     @property
@@ -82,9 +82,9 @@ class Evaluation(Result):
 
     @property
     def warning(self) -> str | None:
-        """The same, or None if the model does the task.
+        """The warning, or None if the model does the task.
 
-        It does the task if its accuracy is at least half-way from chance to 1.
+        It does the task if its accuracy is at least halfway from chance to 1.
         """
         accuracy = self.clean["accuracy"].mean().item()
         said = self.clean["top1"].mean().item()
@@ -93,7 +93,7 @@ class Evaluation(Result):
             return (
                 f"{self.model} cannot do {self.task}: it prefers the right answer on "
                 f"{accuracy:.0%} of the prompts, where chance is {self.chance:.0%}. A circuit of a "
-                "failing model means nothing."
+                "model that fails the task means nothing."
             )
         if not better > 0:
             return (
@@ -103,7 +103,7 @@ class Evaluation(Result):
         if said < 0.5:
             return (
                 f"{self.model} ranks the right answer of {self.task} above the wrong ones but "
-                f"says it on only {said:.0%} of the prompts: read its circuit with care."
+                f"outputs it on only {said:.0%} of the prompts: interpret its circuit with care."
             )
         return None
 
@@ -111,7 +111,7 @@ class Evaluation(Result):
 def evaluate(
     model: Model, prompts: Prompts, metric: str | None = None, *, quiet: bool = False
 ) -> Evaluation:
-    """Measure how well a model does a task, before any head is touched.
+    """Measure how well a model does a task, before any intervention.
 
     Args:
         model: what `mechheads.load` returns
@@ -120,7 +120,7 @@ def evaluate(
         quiet: show no progress bar
 
     Returns:
-        Evaluation: every metric of every prompt, clean and corrupted; `warnings` say if the model
+        Evaluation: every metric of every prompt, clean and corrupted; `warnings` says if the model
         cannot do the task. Costs two forward passes.
 
     >>> import mechheads, tasks

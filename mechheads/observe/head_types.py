@@ -1,8 +1,8 @@
-"""What heads attend to on repeated random tokens: names for well-known kinds of heads.
+"""Scores heads as well-known types by what they attend to on repeated random tokens.
 
 - previous token: the token just before;
-- duplicate token: the same token where it stood before;
-- induction: the token after that one, which is what comes next (Olsson et al. 2022).
+- duplicate token: the earlier occurrence of the same token;
+- induction: the token after that occurrence, which comes next again (Olsson et al. 2022).
 Each score is the mean attention weight there, from 0 to 1.
 """
 
@@ -29,19 +29,19 @@ KINDS = ("previous token", "duplicate token", "induction")
 
 @dataclass(frozen=True)
 class HeadTypes(Result):
-    """Every head's mean attention to what each kind of head attends to."""
+    """Every head's score for each head type."""
 
     model: str
     scores: Mapping[str, Float[Tensor, "layer head"]]
 
     def label(self, layer: int, head: int, threshold: float = 0.4) -> str:
-        """The kind that fits the head best, or nothing if none does."""
+        """The type that fits the head best, or an empty string if none does."""
         score, kind = max((float(self.scores[kind][layer, head]), kind) for kind in self.scores)
         return kind if score >= threshold else ""
 
     @property
     def headline(self) -> dict[str, Any]:
-        """The strongest head of every type, and its score."""
+        """The strongest head of each type, and its score."""
         heads = next(iter(self.scores.values())).shape[1]
         best = {kind: divmod(int(found.argmax()), heads) for kind, found in self.scores.items()}
         return {
@@ -51,12 +51,12 @@ class HeadTypes(Result):
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The headline as a sentence."""
         listed = [f"{kind} {b['head']} ({b['score']:.2f})" for kind, b in self.headline.items()]
         return f"Strongest heads of {self.model} by type: {', '.join(listed)}."
 
     def frame(self) -> "pd.DataFrame":
-        """A tidy frame: layer, head, and a column per kind."""
+        """A tidy frame: layer, head, and a column per type."""
         return tidy(("layer", "head"), self.scores)
 
 
@@ -66,8 +66,8 @@ def head_types(model: Model, *, length: int = 24, rows: int = 8, seed: int = 0) 
 
     Args:
         model: what `mechheads.load` returns
-        length: how many random tokens are repeated
-        rows: how many sequences
+        length: number of random tokens that are repeated
+        rows: number of sequences
         seed: seed of the random tokens
 
     Returns:
@@ -82,7 +82,8 @@ def head_types(model: Model, *, length: int = 24, rows: int = 8, seed: int = 0) 
     length = min(length, (shape_of(model).context - len(first)) // 2)
     if length < 4:
         raise MechheadsError(
-            f"{model_name(model)} takes {shape_of(model).context} tokens, too few to repeat some."
+            f"{model_name(model)} takes only {shape_of(model).context} tokens, too few to repeat "
+            "any. Load it with a larger n_ctx."
         )
     usual = sorted(set(range(shape_of(model).vocabulary)) - set(tokenizer.all_special_ids))
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What every head attends to on one prompt."""
+"""Attention patterns of all heads on one prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Patterns(Result):
-    """The attention weights of every head on one prompt; 0 where no edge is open."""
+    """The attention weights of every head on one prompt; 0 on closed edges."""
 
     model: str
     tokens: tuple[str, ...]
@@ -39,12 +39,12 @@ class Patterns(Result):
 
     @property
     def headline(self) -> dict[str, Any]:
-        """The numbers that sum it up."""
+        """The key numbers."""
         return {"tokens": len(self.tokens), "edges": self.edges, "causal_edges": self.possible}
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The headline as a sentence."""
         return (
             f"{self.model} uses {self.edges:,} of {self.possible:,} causal attention edges "
             f"({self.edges / self.possible:.2%}) on a prompt of {len(self.tokens)} tokens."
@@ -81,11 +81,11 @@ def attend(model: Model, text: str) -> Patterns:
 def attend_heads(
     model: Model, text: str, heads: Sequence[tuple[int, int]]
 ) -> tuple[list[str], Float[Tensor, "head query key"]]:
-    """Run the text once and keep its tokens and the patterns of some heads."""
+    """Run the text once and keep its tokens and the patterns of the given heads."""
     ids = encoder_of(model).ids(text)
     if not 1 < len(ids) <= shape_of(model).context:
         raise MechheadsError(
-            f"The prompt has {len(ids)} tokens, {model_name(model)} takes 2 to "
+            f"The prompt has {len(ids)} tokens, but {model_name(model)} takes 2 to "
             f"{shape_of(model).context}. Give another prompt."
         )
     kept = torch.zeros(len(heads), len(ids), len(ids))

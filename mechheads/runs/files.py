@@ -1,4 +1,4 @@
-"""Writes results: below the folder that was chosen, and each file whole or not at all."""
+"""Writes results: only under the chosen folder, and each file atomically."""
 
 import csv
 import hashlib
@@ -12,7 +12,7 @@ from mechheads.errors import MechheadsError
 
 
 def prepare(folder: Path) -> Path:
-    """The folder, made if need be; an error if nothing can be written there."""
+    """The folder, created if needed; raises an error if it is not writable."""
     probe = folder / ".writable"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -20,18 +20,18 @@ def prepare(folder: Path) -> Path:
         probe.unlink()
     except OSError as error:
         raise MechheadsError(
-            f"cannot write to {folder} ({error.strerror}). Choose another --out."
+            f"cannot write to {folder} ({error.strerror}). Choose a different --out."
         ) from None
     return folder
 
 
 def write_text(file: Path, text: str) -> Path:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically."""
     return write_bytes(file, text.encode())
 
 
 def write_bytes(file: Path, content: bytes) -> Path:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     partial = file.with_name(f".{file.name}.partial")
     try:
         partial.write_bytes(content)
@@ -42,7 +42,7 @@ def write_bytes(file: Path, content: bytes) -> Path:
 
 
 def append_row(file: Path, row: Mapping[str, str | int]) -> None:
-    """Add a line to a CSV file; the first gets a header before it."""
+    """Append a row to a CSV file, with a header if the file is new."""
     new = not file.exists() or not file.stat().st_size
     with file.open("a", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(row))
@@ -52,7 +52,7 @@ def append_row(file: Path, row: Mapping[str, str | int]) -> None:
 
 
 def replace_folder(place: Path, new: Path) -> None:
-    """Give a folder the name of another, which is there until then and goes after it."""
+    """Rename `new` to `place`; a folder already there is moved aside, then deleted."""
     old = place.with_name(f".{place.name}.{os.getpid()}.old")
     if place.exists():
         place.rename(old)
@@ -61,7 +61,7 @@ def replace_folder(place: Path, new: Path) -> None:
 
 
 def digest(files: Sequence[Path]) -> str:
-    """SHA-256 of the contents, one after the other; an unchanged file is read once per process."""
+    """SHA-256 of the concatenated contents; an unchanged file is read once per process."""
     return _digest(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
 
 

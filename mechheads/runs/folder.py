@@ -1,9 +1,9 @@
 """Run folders: what every command leaves behind, in one format.
 
 A folder holds `result.json` (schema, command, all settings, headline numbers, warnings, provenance,
-and the digest of every other file), tidy CSV files, reports, and `timings.json`, which alone may
-differ when the same settings run again on the same machine. It is filled under another name and
-renamed when it is whole, so that a killed run leaves nothing that looks finished.
+and the digest of every other file), tidy CSV files, reports, and `timings.json`, the only file that
+may differ when the same settings run again on the same machine. It is filled under a temporary name
+and renamed when complete, so that a killed run leaves nothing that looks finished.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ RESULT, TIMINGS = "result.json", "timings.json"
 
 @dataclass(frozen=True)
 class Record:
-    """What result.json says of a run."""
+    """What result.json says about a run."""
 
     command: str
     settings: Mapping[str, Any]
     headline: Mapping[str, Any]
     provenance: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
-    line: str = ""  # the command line that repeats the run, for its report
+    line: str = ""  # the command line that reproduces the run, for its report
 
     @property
     def origins(self) -> list[Mapping[str, Any]]:
@@ -47,12 +47,12 @@ class Record:
 
 
 def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
-    """The folder of a run below `out`: words that say what it is, and a hash of all settings.
+    """The folder of a run under `out`: words that describe it, and a hash of all settings.
 
-    Made writable now, so that a run does not end with nothing.
+    Checks now that `out` is writable, so that a run does not fail at the end.
     """
     if not out:
-        raise MechheadsError("--out is empty. Give a folder, such as runs.")
+        raise MechheadsError("--out is empty. Give a folder, for example runs.")
     text = json.dumps(settings, sort_keys=True, default=str)
     code = hashlib.sha256(text.encode()).hexdigest()[:8]
     words = [re.sub(r"[^\w.]+", "_", Path(part).name).strip("_.")[:60] for part in parts]
@@ -61,9 +61,9 @@ def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
 
 @contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """A folder to write files into; when all went well it takes the run's name, at once.
+    """A temporary folder to write into; on success it is renamed to the run's folder.
 
-    An older run of the same settings is replaced.
+    An older run with the same settings is replaced.
     """
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -80,7 +80,7 @@ def filling(folder: Path) -> Iterator[Path]:
 def keep(
     folder: Path, record: Record, timings: Mapping[str, float], write: Callable[[Path], Any]
 ) -> Path:
-    """A finished run folder with what `write` puts into it."""
+    """Make a complete run folder with what `write` puts into it."""
     with filling(folder) as partial:
         write(partial)
         finish(partial, record, timings)
@@ -88,13 +88,13 @@ def keep(
 
 
 def write_table(folder: Path, name: str, frame: "pd.DataFrame") -> Path:
-    """A tidy CSV file; floats have the nine digits that tell float32 numbers apart."""
+    """Write a tidy CSV file; floats have nine digits, enough to distinguish float32 numbers."""
     text = frame.to_csv(index=False, float_format="%.9g", lineterminator="\n")
     return write_text(folder / name, text)
 
 
 def finish(folder: Path, record: Record, timings: Mapping[str, float]) -> None:
-    """Write result.json with the digests of all files that are there, and timings.json."""
+    """Write result.json with the digests of all files in the folder, and timings.json."""
     digests = {file.name: digest([file]) for file in sorted(folder.iterdir())}
     content = {
         "schema": SCHEMA,
@@ -111,13 +111,13 @@ def finish(folder: Path, record: Record, timings: Mapping[str, float]) -> None:
 
 
 def read_run(folder: Path, command: str | None = None) -> Record:
-    """What a run's folder says; an error names the file that is missing, damaged or foreign."""
+    """Read the record of a run folder; an error names a file that is missing or damaged."""
     file = folder / RESULT
     if not folder.is_dir():
-        what = "is a file, no run folder" if folder.is_file() else "is not there"
+        what = "is a file, not a run folder" if folder.is_file() else "does not exist"
         raise MechheadsError(f"{folder} {what}. Give the folder of a run.")
     if not file.is_file():
-        raise MechheadsError(f"{folder} is no run folder: it has no {RESULT}. Run it again.")
+        raise MechheadsError(f"{folder} is not a run folder: it has no {RESULT}. Run it again.")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         schema, digests = content["schema"], dict(content["files"])
@@ -128,7 +128,7 @@ def read_run(folder: Path, command: str | None = None) -> Record:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MechheadsError(f"{file} is damaged ({error!r}). Run it again.") from None
     if schema != SCHEMA:
-        raise MechheadsError(f"{file} has schema {schema}, this version reads {SCHEMA}.")
+        raise MechheadsError(f"{file} has schema {schema}, but this version reads {SCHEMA}.")
     for name, expected in digests.items():
         inside = folder / Path(name).name
         if not inside.is_file():
@@ -141,7 +141,7 @@ def read_run(folder: Path, command: str | None = None) -> Record:
 
 
 def is_run(name: str) -> bool:
-    """Whether the name is that of a run's folder rather than a model's."""
+    """Whether the name is that of a run folder rather than a model."""
     try:
         return (Path(name).expanduser() / RESULT).is_file()
     except (OSError, RuntimeError):
@@ -149,7 +149,7 @@ def is_run(name: str) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Values that JSON has: what is not a number becomes null."""
+    """The value as plain JSON types; NaN and infinity become null."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Saves results without loss: tensors as safetensors, all else as JSON in the same file's header.
+"""Saves results without loss: tensors as safetensors, the rest as JSON in the same file's header.
 
 A result is a frozen dataclass of tensors, tables of tensors, plain values and other results.
 """
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 def save_result(result: Any, file: Path) -> Path:
-    """Write the result whole or not at all; equal results give equal bytes."""
+    """Write the result atomically; equal results give equal bytes."""
     tensors: dict[str, Tensor] = {}
     plain = _pack(result, "", tensors)
     header = {"schema": SCHEMA, "kind": type(result).__name__, "plain": plain}
@@ -40,7 +40,7 @@ def load_result(kind: type[R], file: Path) -> R:
         return _unpack(kind, header["plain"], "", tensors)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise MechheadsError(
-            f"{file} holds no {kind.__name__} that can be read ({error!r})."
+            f"{file} does not hold a readable {kind.__name__} ({error!r})."
         ) from None
 
 
@@ -100,7 +100,7 @@ def _is_result(kind: Any) -> bool:
 
 
 def _frozen(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
+    """Turn JSON lists back into tuples."""
     if isinstance(value, list):
         return tuple(map(_frozen, value))
     if isinstance(value, dict):

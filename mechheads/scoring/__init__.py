@@ -1,4 +1,4 @@
-"""One file per scoring method, the table of them, and what all of them return.
+"""One module per scoring method, the method registry, and the results they share.
 
 Positive effects always mean that the head helps.
 """

@@ -1,16 +1,16 @@
-"""Exact activation patching: one head at a time is changed, and everything after it runs again.
+"""Exact activation patching: patch one head at a time and rerun everything after it.
 
-Noising runs the clean prompt with the head's z replaced, and says how much of the metric is lost;
-denoising runs the corrupted prompt with the head's z of the clean run, and says how much comes
-back. Both are positive for a head that helps.
+Noising runs the clean prompt with the head's z replaced and measures how much of the metric is
+lost; denoising runs the corrupted prompt with the head's z from the clean run and measures how much
+is restored. Both are positive for a head that helps.
 
 What replaces z:
-- `corrupt`: the other run's z (the default);
-- `zero`: nothing; `mean`: the head's mean over the corrupted prompts and all their positions;
+- `corrupt`: z from the other run (the default);
+- `zero`: zeros; `mean`: the head's mean over all positions of the corrupted prompts;
   `position_mean`: its mean at that position over the corrupted prompts of that length.
-Or only a part of the head is taken from the other run, and z follows from it:
-- `q`, `k`, `v`, `pattern`. Heads that share keys and values change together for `k` and `v`, and
-  have one effect: the result then has a column per key-value head.
+Or only one part of the head comes from the other run, and z is recomputed from it:
+- `q`, `k`, `v`, `pattern`. For `k` and `v`, heads that share keys and values change together and
+  have a single effect: the result has a column per key-value head.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,10 +49,10 @@ def patch(
     budget: int | None = None,
     quiet: bool = False,
 ) -> HeadEffects:
-    """Metric lost (noising) or restored (denoising) by changing each head alone, at all positions.
+    """Metric lost (noising) or restored (denoising) by patching each head alone, at all positions.
 
     Positive: the head helps. One partial forward pass per head. With `heads`, only those are
-    changed, and the others' effects are 0.
+    patched, and the other effects are 0.
     """
     wanted = metrics.find(metric or prompts.metric)
     check_patching(direction, replacement)
@@ -84,8 +84,8 @@ def patch_positions(
         model: what `mechheads.load` returns
         prompts: what `tasks.make` returns; all must have the same number of tokens
         metric: a name in `mechheads.METRICS`; default: the task's own
-        direction: "noising" puts the replacement into the clean run, "denoising" the clean run's
-            output into the corrupted run
+        direction: "noising" patches the replacement into the clean run, "denoising" patches the
+            clean run's output into the corrupted run
         replacement: "corrupt", "zero", "mean" or "position_mean"
         budget: tokens per pass, which bounds memory; default: what suits the device
         quiet: show no progress bar
@@ -109,7 +109,7 @@ def patch_positions(
     if len(lengths) > 1:
         raise MechheadsError(
             f"The prompts of {prompts.task} have {min(lengths)} to {max(lengths)} tokens, so their "
-            "positions do not correspond. Use prompts of one template."
+            "positions do not line up. Use prompts from a single template."
         )
     (n,) = lengths
     settings = {"direction": direction, "replacement": replacement}
@@ -135,7 +135,7 @@ def _patched(
     budget: int | None,
     quiet: bool,
 ) -> Iterator[BatchEffects]:
-    """Every cell changed alone: at each of so many positions, or at all of them together."""
+    """Patch each cell alone: at each position in turn, or at all positions at once."""
     engine, budget, shape = engine_for(model), budget_for(model, budget), shape_of(model)
     title = "Heads" if positions is None else "Heads x positions"
     with bar(len(cells) * (positions or 1), title, quiet) as progress:
@@ -158,7 +158,7 @@ def _patched(
 
 
 def _columns(shape: Shape, replacement: str) -> int:
-    """Heads that are changed apart: those that share keys and values have only one of each."""
+    """The number of heads to patch separately: key-value heads for keys and values."""
     return shape.kv_heads if replacement in ("k", "v") else shape.heads
 
 
@@ -174,7 +174,7 @@ def _chosen(
 def _passes(
     cells: Sequence[tuple[int, int]], base: CachedRun, budget: int
 ) -> Iterator[list[tuple[int, int]]]:
-    """Heads of one layer each, as many as the budget lets run together."""
+    """Groups of heads in the same layer, as large as the budget allows."""
     rows, n = base.shape
     size = max(1, budget // (rows * (n - base.first)))
     for layer in sorted({layer for layer, _ in cells}):
@@ -186,7 +186,7 @@ def _passes(
 def _keep(
     shape: Shape, cells: Sequence[tuple[int, int]], columns: int
 ) -> Float[Tensor, "variant layer head"]:
-    """One (layer, column) replaced in each variant; a column may be several heads."""
+    """Masks that replace one (layer, column) per variant; a column may span several heads."""
     keep = torch.ones(len(cells), *shape.grid)
     size = shape.heads // columns
     for i, (layer, column) in enumerate(cells):

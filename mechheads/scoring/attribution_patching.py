@@ -1,12 +1,12 @@
-"""Attribution: what patching every head would do, estimated from gradients in one backward pass.
+"""Attribution patching: estimates the effect of patching every head from one backward pass.
 
 Replacing a head's z by z' changes the metric by about (z' - z) . dm/dz (attribution patching, Nanda
 2023). With `ig` the gradient is averaged over inputs between the corrupted and the clean prompt
-(EAP-IG, Hanna et al. 2024, arXiv:2403.17806), which helps where a gradient at one end is flat.
+(EAP-IG, Hanna et al. 2024, arXiv:2403.17806), which helps where the gradient vanishes at one end.
 
-1. The run that z' comes from is remembered.
+1. The run that z' comes from is cached.
 2. The other run goes through the engine with a probe on every head: z + probe * (z' - z), probe 0.
-   The gradient of a probe is the estimated change.
+   The gradient with respect to a probe is the estimated change.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ from .effects import HeadEffects
 
 @dataclass(frozen=True)
 class ProbeHeads:
-    """z + probe * (toward - z'), where z' is `away`, or z as it is in this very run."""
+    """z + probe * (toward - z'), where z' is `away`, or this run's own z if that is None."""
 
     probe: Float[Tensor, "row layer head"]
     toward: Sequence[Float[Tensor, "row pos head d_head"]]
@@ -51,17 +51,17 @@ class ProbeHeads:
     start: int = 0
 
     def touches(self, layer: int) -> bool:
-        """Every layer's."""
+        """True: every layer's z is probed."""
         return True
 
     def __call__(self, layer: int, z: Z, where: slice) -> Z:
-        """The z of a layer at the positions `where`."""
+        """A layer's new z at the positions `where`."""
         here = z[0].detach() if self.away is None else self.away[layer][:, where]
         step = self.toward[layer][:, where] - here
         return z + (self.probe[:, layer, None, :, None] * step).to(z.dtype)
 
     def branch(self, layer: int, state_of: Variants) -> tuple[StateIndex, Variants, Intervention]:
-        """There is only one."""
+        """Every variant has its own state: there is only one."""
         return all_apart(self, state_of)
 
 
@@ -74,9 +74,9 @@ def attribution(
     budget: int | None = None,
     quiet: bool = False,
 ) -> HeadEffects:
-    """Estimate of `patch`, same sign: the gradient at the run that is changed.
+    """Estimate `patch`, with the same sign, from the gradient at the run that is changed.
 
-    Two forward passes and one backward pass for all heads.
+    Two forward passes and one backward pass for all heads together.
     """
 
     def gradients(engine: Engine, batch: Batch, wanted: Metric) -> list[Tensor]:
@@ -104,9 +104,9 @@ def ig(
     budget: int | None = None,
     quiet: bool = False,
 ) -> HeadEffects:
-    """Estimate of `patch`, same sign: the gradient averaged over inputs between the two prompts.
+    """Estimate `patch`, with the same sign, from gradients averaged between the two prompts.
 
-    Two forward passes, and a forward and a backward pass per step.
+    Two forward passes, plus a forward and a backward pass per step.
     """
     if steps < 1:
         raise MechheadsError(f"ig takes 1 or more steps, got {steps}.")
@@ -162,7 +162,7 @@ def _estimate(
 
 
 def _ends_of(batch: Batch, direction: str) -> tuple[Tensor, Tensor]:
-    """The tokens of the run that is changed, and of the other."""
+    """The tokens of the run that is changed, and of the other run."""
     clean, corrupt = batch.clean, batch.corrupt
     return (clean, corrupt) if direction == "noising" else (corrupt, clean)
 
@@ -182,7 +182,7 @@ def _slope(
     inputs: Float[Tensor, "row pos d_model"],
     away: CachedRun | None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch layer head"]]:
-    """The metric of a run from these inputs, and its slope along every head's change."""
+    """The metric of a run on these inputs, and its gradient with respect to every head's probe."""
     rows, device = len(batch.pair_of), inputs.device
     shape = shape_of(model)
     probe = torch.zeros(rows, *shape.grid, device=device, requires_grad=True)

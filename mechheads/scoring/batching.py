@@ -1,4 +1,4 @@
-"""The loop that all scoring methods share: effects of a batch at a time become those of all."""
+"""Joins the effects of single batches into one result, for all scoring methods."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .effects import HeadEffects
 
 @dataclass(frozen=True)
 class BatchEffects:
-    """The effects on some prompts, and the metric of their clean and corrupted runs."""
+    """Effects on the prompts of one batch, and the metric of their clean and corrupted runs."""
 
     pairs: Int[Tensor, " batch"]
     values: Float[Tensor, "batch *cell"]
@@ -28,7 +28,7 @@ class BatchEffects:
 def join_batches(
     n: int, parts: Iterable[BatchEffects]
 ) -> tuple[Float[Tensor, "prompt *cell"], Float[Tensor, " prompt"], Float[Tensor, " prompt"]]:
-    """Values, clean and corrupted metric of all n prompts, in their order."""
+    """Effects, clean metric and corrupted metric of all n prompts, in their original order."""
     values, untouched = torch.zeros(0), torch.zeros(2, n)
     for part in parts:
         if not len(values):
@@ -47,7 +47,7 @@ def score_batches(
     settings: Mapping[str, Any] | None = None,
     unit: str = "head",
 ) -> HeadEffects:
-    """The effects of all batches as one result."""
+    """Join the effects of all batches into one result."""
     values, clean, corrupt = join_batches(len(prompts), parts)
     return HeadEffects(
         prompts.task,

@@ -1,8 +1,8 @@
-"""Direct logit attribution: what each head writes straight towards the answers.
+"""Direct logit attribution: what each head writes directly towards the answers.
 
-The logit difference is linear in the residual stream at the end once the final norm's scale is held
-as it is. A head's share is its write, seen along the direction that tells the right from the wrong
-answers; what later layers make of it does not count.
+With the scale of the final norm held fixed, the logit difference is linear in the final residual
+stream. A head's share is its write projected onto the direction that separates right from wrong
+answers; effects through later layers do not count.
 """
 
 from collections.abc import Iterator
@@ -42,9 +42,10 @@ def direct(
     budget: int | None = None,
     quiet: bool = False,
 ) -> HeadEffects:
-    """Each head's own part of the clean logit difference, in nats; positive: towards the answer.
+    """Each head's direct contribution to the clean logit difference, in nats.
 
-    Two forward passes for all heads. Always of the logit difference, with answers of one token.
+    Positive: towards the answer. Two forward passes for all heads together. The metric is always
+    the logit difference, and answers must be single tokens.
     """
     _check(model, metric)
     wanted = METRICS["logit_diff"]
@@ -55,8 +56,8 @@ def direct(
             for batch in batches(encoder_of(model), prompts, max_tokens=size):
                 if batch.steps > 1:
                     raise MechheadsError(
-                        f"Answers of {prompts.task} have up to {batch.steps} tokens here; direct "
-                        "logit attribution is linear for one token only. Use attribution or patch."
+                        f"Answers of {prompts.task} have up to {batch.steps} tokens here, but "
+                        "direct logit attribution takes single tokens. Use attribution or patch."
                     )
                 yield _share(model, engine, batch, wanted)
                 progress.update(len(batch.pairs))
@@ -65,7 +66,7 @@ def direct(
 
 
 def _share(model: Model, engine: Engine, batch: Batch, metric: Metric) -> BatchEffects:
-    """What each head writes along the direction of the answers, in the clean run."""
+    """Each head's write along the answer direction, in the clean run."""
     shape = shape_of(model)
     runs = [engine.cache(tokens, 0, 1) for tokens in (batch.clean, batch.corrupt)]
     ends = [engine.rerun(run, unchanged(shape)) for run in runs]
@@ -80,28 +81,28 @@ def _share(model: Model, engine: Engine, batch: Batch, metric: Metric) -> BatchE
 
 def _check(model: Model, metric: str | None) -> None:
     if metric not in (None, "logit_diff"):
-        raise MechheadsError(f"direct is of logit_diff, not of {metric}. Leave the metric out.")
+        raise MechheadsError(f"direct scores logit_diff only, not {metric}. Leave the metric out.")
     if caps_logits(model):
         raise MechheadsError(
-            f"{model_name(model)} caps its logits, so no head's part of them is known. Use "
+            f"{model_name(model)} soft-caps its logits, so they are not a sum over heads. Use "
             "attribution or patch."
         )
     check_writes(model)
 
 
 def check_writes(model: Model) -> None:
-    """An error where heads have no write of their own."""
+    """Raise if heads do not write to the residual stream directly."""
     if norm_after_heads(model):
         raise MechheadsError(
-            f"{model_name(model)} has a norm between its heads and the residual stream, so that "
-            "heads have no write of their own. Use attribution or patch."
+            f"{model_name(model)} has a norm between its heads and the residual stream, so heads "
+            "do not write to it directly. Use attribution or patch."
         )
 
 
 def _direction(
     model: Model, end: Float[Tensor, "batch d_model"], batch: Batch
 ) -> Float[Tensor, "batch d_model"]:
-    """What tells the answers from the wrong ones, taken back through the final norm."""
+    """The direction from wrong to right answers, mapped back through the final norm."""
     real = batch.choices[:, :, 0] >= 0
     right = batch.right & real
     wrong = ~batch.right & real

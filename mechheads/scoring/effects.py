@@ -1,4 +1,4 @@
-"""What every scoring method gives: how far each head moves the metric, prompt by prompt."""
+"""What every scoring method returns: how far each head moves the metric, prompt by prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class HeadEffects(Result):
     """How far each head moves the metric on each prompt; positive means that the head helps.
 
-    `clean` and `corrupt` are the metric of the untouched runs. `settings` are the method's own
-    options, `notes` what it found beside the effects. `unit` is what a column stands for: a head,
-    or a key-value head where several heads share one. Where a method has fitted something anew with
-    several seeds, `over` says so: a row of `values` is then a seed, and `quantity` is what it has
-    of each head instead of a change of the metric.
+    `clean` and `corrupt` are the metric of the unchanged runs. `settings` are the method's own
+    options, `notes` its other findings. `unit` is what a column stands for: a head, or a key-value
+    head where several heads share one. If a method fits something with several seeds, `over` is
+    "seeds": a row of `values` is then a seed, and `quantity` names what is measured per head
+    instead of a change of the metric.
     """
 
     task: str
@@ -55,7 +55,7 @@ class HeadEffects(Result):
 
     @property
     def p_values(self) -> Float[Tensor, "layer head"]:
-        """Corrected for the number of heads (Benjamini and Hochberg)."""
+        """p-values, corrected for the number of heads (Benjamini and Hochberg)."""
         return statistics.p_values(self.values)
 
     def interval(
@@ -66,11 +66,11 @@ class HeadEffects(Result):
 
     @property
     def total(self) -> float:
-        """Clean less corrupted metric: what all heads together can explain."""
+        """Clean minus corrupted metric: what all heads together can explain."""
         return (self.clean.mean() - self.corrupt.mean()).item()
 
     def ranking(self, *, signed: bool = False) -> list[tuple[int, int]]:
-        """(layer, head) from the strongest effect to the weakest; by size, or with the sign."""
+        """(layer, head) from the strongest effect to the weakest, by absolute or signed value."""
         scores = self.scores if signed else self.scores.abs()
         order = torch.sort(scores.flatten(), descending=True, stable=True).indices.tolist()
         return [divmod(i, scores.shape[1]) for i in order]
@@ -87,7 +87,7 @@ class HeadEffects(Result):
 
     @property
     def headline(self) -> dict[str, Any]:
-        """The strongest head, and how many have an effect."""
+        """The strongest head, and how many heads have an effect."""
         layer, head = self.ranking()[0]
         return {
             "strongest": f"L{layer}{self.letter}{head}",
@@ -98,7 +98,7 @@ class HeadEffects(Result):
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The headline as a sentence."""
         found = self.headline
         return (
             f"{self.task} on {self.model}, {self.method}: the strongest {self.unit} is "
@@ -112,7 +112,7 @@ class HeadEffects(Result):
         return "H" if self.unit == "head" else "KV"
 
     def top(self, k: int = 10, *, signed: bool = False) -> "pd.DataFrame":
-        """The rows of the k strongest heads, named L9H6."""
+        """The rows of the k strongest heads, with names like L9H6."""
         if k < 0:
             raise MechheadsError(f"top takes 0 or more heads, got {k}.")
         best = self.ranking(signed=signed)[:k]
@@ -123,7 +123,7 @@ class HeadEffects(Result):
 
 @dataclass(frozen=True)
 class PositionEffects(Result):
-    """How far each head moves the metric when it is changed at one position alone."""
+    """How far each head moves the metric when patched at a single position."""
 
     task: str
     model: str
@@ -140,7 +140,7 @@ class PositionEffects(Result):
 
     @property
     def strongest(self) -> tuple[int, int, int]:
-        """Layer, head and position of the largest effect, by size."""
+        """Layer, head and position of the largest absolute effect."""
         flat = int(self.scores.abs().argmax())
         layer, rest = divmod(flat, self.scores[0].numel())
         return layer, *divmod(rest, self.scores.shape[2])
@@ -154,10 +154,10 @@ class PositionEffects(Result):
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The headline as a sentence."""
         found = self.headline
         return (
-            f"{self.task} on {self.model}: the largest effect is {found['effect']:+.3f}, of "
+            f"{self.task} on {self.model}: the largest effect is {found['effect']:+.3f}, from "
             f"{found['strongest']} at position {found['position']}."
         )
 

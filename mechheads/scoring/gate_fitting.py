@@ -1,21 +1,21 @@
-"""Fits gates: the loss on the targets' tokens, and a pull towards open or closed.
+"""Fits gates: the loss on the targets' tokens, plus a pull towards open or closed.
 
 1. loss = mean over prompts of the targets' negative log probability per token
           - lambda * mean over heads of clip(logit, -clip, clip),    gate = sigmoid(logit).
    (The paper prints sums; its authors' code uses means, with lambda 0.1.)
-2. Three fits for every seed: `free` with lambda 0 from gates drawn at random; from there `plus`
-   with lambda > 0, which opens every gate that does no harm open, and `minus` with lambda < 0,
-   which closes every gate that does no harm closed.
-3. Adam, with rates that fall in a straight line. An update draws its prompts from all of them.
+2. Three fits per seed: `free` with lambda 0 from random gates; from there, `plus` with lambda > 0
+   opens every gate that does no harm open, and `minus` with lambda < 0 closes every gate that does
+   no harm closed.
+3. Adam, with linearly decaying learning rates. Each update draws its prompts from all of them.
 
-Two things are not the paper's. It draws 64 prompts for an update; on a CPU the default is 8. And it
-clips in the loss alone: beyond the clip nothing pulls, so that a gate that starts there is never
-judged, and momentum carries the logits of idle heads on to about 8. Here pulled fits start within
-+-clip, and none takes a logit further than where its pull ends (+clip in `plus`, -clip in `minus`).
-The other way, and in the free fit, logits go where the loss takes them.
+Two things differ from the paper. It draws 64 prompts per update; on a CPU the default is 8. And it
+clips only in the loss: nothing pulls beyond the clip, so a gate that starts there is never tested,
+and momentum carries the logits of idle heads on to about 8. Here pulled fits start within +-clip,
+and none moves a logit beyond the end of its pull (+clip in `plus`, -clip in `minus`). In the other
+direction, and in the free fit, logits go where the loss takes them.
 
-All seeds see the same prompts in the same order and differ in their first gates alone, so that many
-are fitted in one pass, along the engine's variants, and a seed's gates do not depend on the others.
+All seeds see the same prompts in the same order and differ only in their initial gates. So many
+seeds are fitted in one pass, as variants of the engine, and do not depend on each other.
 """
 
 import math
@@ -41,20 +41,20 @@ from mechheads.prompts.batches import Batch, minibatches
 
 from .gate_roles import Gates, tenth_of, unfinished
 
-# Prompts per update, by device: 64 in the paper; a CPU would take an hour for ten seeds.
+# Prompts per update, by device: 64 in the paper, but a CPU would take an hour for ten seeds.
 BATCHES = {"cpu": 8}
 USUAL_BATCH = 64
 GateTensor = Float[Tensor, "variant layer head"]
-# Every variant's loss at an update, given its gates, and the gradient by the gates.
+# From an update and the gates: each variant's loss, and the gradient with respect to the gates.
 Slope = Callable[[int, GateTensor], tuple[Float[Tensor, " variant"], GateTensor]]
 
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How gates are fitted. Rates are those of the first and the last update.
+    """How gates are fitted. Learning rates are those of the first and the last update.
 
-    `strength` is the paper's lambda. Without a `batch` it is 64 prompts, on a CPU 8. `seed` is that
-    of the prompts' order and of all seeds together, of which those from `first` on are fitted.
+    `strength` is the paper's lambda. `batch` defaults to 64 prompts, or 8 on a CPU. `seed`
+    determines the order of the prompts and all initial gates; `first` is the first seed to fit.
     """
 
     seeds: int = 10
@@ -68,7 +68,7 @@ class FitSettings:
     first: int = 0
 
     def check(self) -> None:
-        """An error names what cannot be."""
+        """Raise an error that names the first invalid setting."""
         for name in ("seeds", "updates", "batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -79,21 +79,21 @@ class FitSettings:
         for name, rates in (("--rates", self.rates), ("--pulled-rates", self.pulled_rates)):
             if len(rates) != 2 or not all(0 < rate < math.inf for rate in rates):
                 raise MechheadsError(
-                    f"{name} takes the first and the last learning rate, such as 0.5,0.1; "
+                    f"{name} takes the first and the last learning rate, e.g. 0.5,0.1; "
                     f"got {','.join(map(str, rates))}."
                 )
 
     def settled(self, model: Model, prompts: int) -> "FitSettings":
-        """With the batch that suits the model's device, of no more prompts than there are."""
+        """The settings with a batch size that suits the device and the number of prompts."""
         usual = BATCHES.get(device_of(model).type, USUAL_BATCH)
         return replace(self, batch=min(self.batch or usual, prompts))
 
 
 @dataclass(frozen=True)
 class Minibatches:
-    """All prompts, in a batch per length; an update draws `size` of them.
+    """All prompts, in one batch per length; each update draws `size` of them.
 
-    A pass holds at most `budget` tokens, unless one prompt in one variant has more.
+    A pass holds at most `budget` tokens, unless a single prompt in a single variant has more.
     """
 
     model: Model
@@ -104,7 +104,7 @@ class Minibatches:
     budget: int
 
     def __len__(self) -> int:
-        """How many prompts."""
+        """The number of prompts."""
         return sum(len(batch.pairs) for batch in self.every)
 
     def drawn(self, update: int) -> list[Batch]:
@@ -113,7 +113,7 @@ class Minibatches:
         return self.cut(torch.tensor(rng.sample(range(len(self)), self.size)))
 
     def slope(self, update: int, gates: GateTensor) -> tuple[Float[Tensor, " variant"], GateTensor]:
-        """Mean loss of an update's prompts for every variant, and its gradient by the gates."""
+        """Each variant's mean loss on an update's prompts, and the gradient of its gates."""
         losses, gradient = gates.new_zeros(len(gates)), torch.zeros_like(gates)
         for batch, some in self.passes(self.drawn(update), len(gates)):
             part = gates[some].detach().requires_grad_()
@@ -125,7 +125,7 @@ class Minibatches:
 
     @torch.no_grad()
     def nll(self, gates: GateTensor) -> Float[Tensor, " variant"]:
-        """Mean loss of all prompts for every variant."""
+        """Each variant's mean loss on all prompts."""
         losses = gates.new_zeros(len(gates))
         for batch, some in self.passes(self.cut(torch.arange(len(self))), len(gates)):
             losses[some] += self.nll_of(batch, gates[some]).sum(-1).to(losses)
@@ -135,7 +135,7 @@ class Minibatches:
         """Negative log probability per token of every prompt's target."""
         with torch.no_grad():
             entering = embed(self.model, batch.clean)
-        # Gates change every layer's z: none is remembered, only its rows and positions count.
+        # Gates change every layer's z, so none is cached: only rows and positions matter.
         run = CachedRun(0, batch.steps, [entering], [entering[:, :, None]])
         end = self.engine.rerun_from(run, entering, Replace(gates))
         said = measure_in_full(self.model, end, batch, metrics.find("logprob"))
@@ -143,7 +143,7 @@ class Minibatches:
         return -said * batch.right.sum(-1) / lengths.sum(-1)
 
     def cut(self, chosen: Int[Tensor, " chosen"]) -> list[Batch]:
-        """These prompts, in batches of one length each that fit into a pass."""
+        """The chosen prompts, in batches of one length each that fit into a pass."""
         found = []
         for batch in self.every:
             inside = torch.isin(batch.pairs, chosen).nonzero()[:, 0]
@@ -153,7 +153,7 @@ class Minibatches:
         return found
 
     def passes(self, batches: Sequence[Batch], variants: int) -> Iterator[tuple[Batch, slice]]:
-        """Every batch with some of the variants, as many as fit into a pass."""
+        """Each batch with as many variants as fit into a pass."""
         for batch in batches:
             held = len(batch.clean) * row_tokens(self.model, batch)
             size = max(1, self.budget // held)
@@ -162,17 +162,17 @@ class Minibatches:
 
 
 def row_tokens(model: Model, batch: Batch) -> int:
-    """What a pass with a gradient holds for a row, in tokens of a pass without.
+    """Memory of a row in a pass with gradients, in tokens of a pass without.
 
-    It remembers every layer, where a pass without holds about as much as six layers remember of
-    frozen weights; logits come on top, 4096 of them a token.
+    With frozen weights, a pass without gradients holds about as much as six layers keep for the
+    backward pass, which needs all layers. Logits come on top, 4096 per token.
     """
     layers = max(1.0, shape_of(model).layers / 6)
     return math.ceil(layers * batch.length + batch.steps * encoder_of(model).vocabulary / 4096)
 
 
 def take(batch: Batch, chosen: Int[Tensor, " chosen"]) -> Batch:
-    """Only these pairs of a batch, by their places in it, which rise."""
+    """Only the chosen pairs of a batch, by their ascending indices in it."""
     rows = torch.isin(batch.pair_of, chosen)
     return Batch(
         pairs=batch.pairs[chosen],
@@ -197,7 +197,7 @@ def make_minibatches(
 
 
 def first_logits(settings: FitSettings, shape: tuple[int, int]) -> Float[Tensor, "seed layer head"]:
-    """Gates drawn evenly from 0 to 1, as logits; a seed's do not depend on how many there are."""
+    """Gates drawn uniformly from 0 to 1, as logits; each seed's are independent of the others."""
     drawn = [
         torch.rand(shape, generator=torch.Generator().manual_seed(settings.seed * 100_003 + i))
         for i in range(settings.first, settings.first + settings.seeds)
@@ -213,10 +213,10 @@ def fit_gates(
     budget: int | None = None,
     quiet: bool = False,
 ) -> Gates:
-    """Fit a gate to every head: free, pulled open (G+) and pulled shut (G-), for every seed.
+    """Fit a gate to every head: free, pulled open (G+) and pulled closed (G-), for every seed.
 
     Args:
-        model: what `mechheads.load` returns; its weights stay as they are
+        model: what `mechheads.load` returns; its weights do not change
         prompts: what `tasks.make` returns; only clean prompts and their answers are used
         settings: seeds, updates, learning rates and so on; default: `FitSettings()`
         budget: tokens per pass, which bounds memory; default: what suits the device
@@ -276,8 +276,10 @@ def fit_gates(
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted logits; every update's losses (without the pull) and mean gates; how far a gate still
-    moved, mean over heads, from the third last tenth of the updates to the last one.
+    """Fitted logits, and the losses (without the pull) and mean gates of every update.
+
+    `moved` is how far a gate still moved, mean over heads, from the third-last tenth of the updates
+    to the last.
     """
 
     logits: Float[Tensor, "variant layer head"]
@@ -294,7 +296,7 @@ def descend(
     settings: FitSettings,
     progress: Any,
 ) -> Fit:
-    """Adam on the logits of all variants."""
+    """Run Adam on the logits of all variants."""
     bounded = logits.clamp(-settings.clip, settings.clip)
     logits = torch.where(pull[:, None, None] == 0, logits, bounded)
     adam = torch.optim.Adam([logits], lr=rates[0])
@@ -336,7 +338,7 @@ def shown(
     means: Float[Tensor, " variant"],
     pull: Float[Tensor, " variant"],
 ) -> dict[str, str]:
-    """For the progress bar: loss and mean gate, those pulled open and shut apart."""
+    """Loss and mean gate of each kind of fit, for the progress bar."""
     words = {}
     for sign, end in ((0, ""), (1, "+"), (-1, "-")):
         chosen = pull.sign() == sign
@@ -351,5 +353,5 @@ def _check_finite(losses: Float[Tensor, " variant"], update: int) -> None:
     if wrong:
         raise MechheadsError(
             f"at update {update + 1} the loss of {wrong} of {len(losses)} fits is not finite. "
-            "Lower --rates and --pulled-rates, or give --dtype float32."
+            "Lower --rates and --pulled-rates, or use --dtype float32."
         )

@@ -1,9 +1,9 @@
-"""What fitted gates say: scores, roles, and how far seeds agree.
+"""What fitted gates tell: the scores and roles of heads, and how far seeds agree.
 
-facilitation = G-            needed even while gates are pulled shut
-irrelevance  = G+ (1 - G-)   open or shut as it is pulled
-interference = 1 - G+        shut even while gates are pulled open
-A head has a role where the score is 0.5 or more.
+facilitation = G-            open even while gates are pulled closed
+irrelevance  = G+ (1 - G-)   open or closed, as pulled
+interference = 1 - G+        closed even while gates are pulled open
+A head has a role if its score is 0.5 or more.
 """
 
 from collections.abc import Mapping
@@ -28,16 +28,16 @@ NAMES = {
 }
 FITS = ("free", "plus", "minus")
 LIMIT = 0.5
-REST = 0.05  # a gate that moves by less, mean over heads, has come to rest
+REST = 0.05  # a fit has converged if its gates move by less, mean over heads
 
 
 @dataclass(frozen=True)
 class Gates(Result):
-    """The gates of every seed: `free` of any pull, and pulled open (`plus`) and shut (`minus`).
+    """The gates of every seed: `free` of any pull, pulled open (`plus`) and closed (`minus`).
 
-    `losses` and `means` are the targets' loss and the mean gate at every update of the three fits,
-    `moved` is how far a gate still moved in the last third, mean over heads. `nll` is the loss of
-    all fitted prompts with the gates that were found, `ungated` that of the model as it is.
+    `losses` and `means` are the targets' loss and the mean gate at every update of the three fits;
+    `moved` is how far a gate still moved in the last third, mean over heads. `nll` is the loss on
+    all fitted prompts with the final gates, `ungated` that of the model without gates.
     """
 
     task: str
@@ -54,7 +54,7 @@ class Gates(Result):
 
     @property
     def name(self) -> str:
-        """For headings and messages."""
+        """The name in headings and messages."""
         return f"{self.task} on {self.model}"
 
     @property
@@ -73,7 +73,7 @@ class Gates(Result):
         return 1 - self.plus
 
     def score(self, role: str) -> Float[Tensor, "seed layer head"]:
-        """By name."""
+        """The score of a role, by name."""
         return getattr(self, role)
 
     def has(self, role: str) -> Bool[Tensor, "seed layer head"]:
@@ -81,7 +81,7 @@ class Gates(Result):
         return self.score(role) >= LIMIT
 
     def shares(self) -> dict[str, float]:
-        """The share of heads that have each role, mean over seeds."""
+        """The share of heads with each role, mean over seeds."""
         return {role: self.has(role).float().mean().item() for role in ROLES}
 
     def frame(self) -> "pd.DataFrame":
@@ -91,7 +91,7 @@ class Gates(Result):
         return tidy(("seed", "layer", "head"), columns)
 
     def role_frame(self) -> "pd.DataFrame":
-        """A row per role: heads that have it with every seed, with any, and the mean share."""
+        """A row per role: heads that have it with every seed, with any seed, and mean share."""
         import pandas as pd
 
         heads = self.plus[0].numel()
@@ -106,25 +106,25 @@ class Gates(Result):
         return frame
 
     def role_of(self, layer: int, head: int) -> str:
-        """The role that the head has with most seeds; empty if none."""
+        """The role that the head has with most seeds; empty if there is none."""
         counts = {role: int(self.has(role)[:, layer, head].sum()) for role in ROLES}
         best = max(counts, key=lambda role: counts[role])
         return NAMES[best] if 2 * counts[best] > len(self.plus) else ""
 
     @property
     def effects(self) -> Float[Tensor, "seed layer head"]:
-        """Facilitation less interference: above 0 for heads that help."""
+        """Facilitation minus interference: above 0 for heads that help."""
         return self.facilitation - self.interference
 
     def ranking(self) -> list[tuple[int, int]]:
-        """All heads, the most needed first."""
+        """All heads, most needed first."""
         mean = self.effects.mean(0)
         order = torch.sort(mean.flatten(), descending=True, stable=True).indices
         return [divmod(i, mean.shape[1]) for i in order.tolist()]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Signs that a fit has not come to its end."""
+        """Signs that a fit has not converged."""
         found = [
             unfinished(fit, self.losses[i], self.moved[i], self.nll[i], self.ungated)
             for i, fit in enumerate(FITS)
@@ -133,7 +133,7 @@ class Gates(Result):
 
     @property
     def headline(self) -> dict[str, Any]:
-        """The share of heads that have each role, and the loss with and without gates."""
+        """The share of heads with each role, and the loss with and without gates."""
         return {
             **{f"share_{role}": share for role, share in self.shares().items()},
             "nll_ungated": self.ungated,
@@ -143,10 +143,10 @@ class Gates(Result):
 
     @property
     def sentence(self) -> str:
-        """The roles in words."""
+        """The shares as a sentence."""
         shares = self.shares()
         parts = ", ".join(f"{shares[role]:.0%} {NAMES[role]}" for role in shares)
-        return f"Of the {self.plus[0].numel()} heads, for {self.name}: {parts}."
+        return f"{self.name}: of {self.plus[0].numel()} heads, {parts}."
 
 
 def tenth_of(updates: int) -> int:
@@ -161,10 +161,10 @@ def unfinished(
     nll: Float[Tensor, " seed"] | None = None,
     ungated: float = 0.0,
 ) -> str | None:
-    """Why a fit should have gone on, or None; every seed is judged by itself.
+    """Why a fit needs more updates, or None; every seed is checked separately.
 
-    The gates of a pulled fit must have come to rest. A free one must not end with an nll far above
-    that of the ungated model, nor with a loss that still falls.
+    The gates of a pulled fit must have converged. A free fit must not end with an nll far above
+    that of the ungated model, or with a loss that still falls.
     """
     tenth = tenth_of(losses.shape[1])
     if tenth < 2:
@@ -173,7 +173,7 @@ def unfinished(
         return _told(moved > REST, f"the {fit} fit has not converged: gates still move")
     worse = nll > ungated + max(0.1, 0.5 * ungated)
     if worse.any():
-        return _told(worse, "the free gates are worse than none: the loss is above the model's own")
+        return _told(worse, "the free gates are worse than none: the loss is above the ungated one")
     before, last = losses[:, -3 * tenth : -2 * tenth], losses[:, -tenth:]
     end = last.mean(1)
     fall, noise = before.mean(1) - end, ((before.var(1) + last.var(1)) / tenth).sqrt()

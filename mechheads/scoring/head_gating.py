@@ -1,4 +1,4 @@
-"""Gating as a scoring method: facilitation less interference, one value per seed."""
+"""Gating as a scoring method: facilitation minus interference, one value per seed."""
 
 import torch
 
@@ -21,10 +21,10 @@ def gating(
     budget: int | None = None,
     quiet: bool = False,
 ) -> HeadEffects:
-    """Facilitation less interference of every head, from -1 to 1; positive: the head helps.
+    """Facilitation minus interference of every head, from -1 to 1; positive: the head helps.
 
-    Fits three sets of gates per seed, to the log probability of the answers whatever the metric:
-    a forward and a backward pass per update. Values and their spread are over seeds.
+    Fits three sets of gates per seed to the log probability of the answers, whatever the metric:
+    a forward and a backward pass per update. Means and errors are over seeds.
     """
     settings = FitSettings(seeds=seeds, updates=updates, batch=batch)
     found = fit_gates(model, prompts, settings, budget=budget, quiet=quiet)
@@ -45,5 +45,5 @@ def gating(
         settings,
         {"warnings": list(found.warnings)},
         over="seeds",
-        quantity="facilitation less interference",
+        quantity="facilitation minus interference",
     )

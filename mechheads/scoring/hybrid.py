@@ -1,7 +1,7 @@
 """Screen, then verify: attribution ranks the heads, exact patching checks the strongest.
 
-A random sample of the heads that look weak is patched too. How many of them turn out to be strong
-says how many strong heads have probably been missed.
+A random sample of the seemingly weak heads is patched too. How many of them turn out to be strong
+tells how many strong heads have probably been missed.
 """
 
 import random
@@ -30,11 +30,12 @@ def hybrid(
     budget: int | None = None,
     quiet: bool = False,
 ) -> HeadEffects:
-    """`patch` for the heads that attribution finds strongest, its estimate for the others.
+    """`patch` for the heads that attribution ranks highest, its estimate for the others.
 
-    Same sign. Costs attribution and a pass for every verified or sampled head: by default a fifth
-    and a tenth of all. A head is called strong if its effect is at least the median of the verified
-    ones; the notes say how many strong heads the others probably hold, and at most (95 %).
+    Same sign as `patch`. Costs attribution plus a pass per verified or sampled head: by default a
+    fifth and a tenth of all heads. A head counts as strong if its effect is at least the median of
+    the verified ones; the notes estimate how many strong heads are among the others, with a 95 %
+    upper bound.
     """
     guessed = attribution(model, prompts, metric, direction=direction, budget=budget, quiet=quiet)
     order = guessed.ranking()

@@ -1,13 +1,13 @@
 """Paths from head to head: the direct effect of a sender on what a receiver reads.
 
 Path patching (Wang et al. 2022, Goldowsky-Dill et al. 2023), exact:
-1. The sender's z is replaced, and only the receiver's q, k or v sees the difference that this makes
-   to the residual stream: nothing between them runs again.
-2. The receiver's z follows from it, and everything after the receiver runs again.
-To the logits: the difference is added to the end of the run.
+1. The sender's z is replaced, and only the receiver's q, k or v sees the resulting difference in
+   the residual stream: nothing between them is rerun.
+2. The receiver's z is recomputed, and everything after the receiver is rerun.
+If the logits are the receiver, the difference is added to the final residual stream.
 
-Edge attribution (Syed et al. 2023) estimates all pairs at once: the sender's difference, times the
-gradient of the metric by what each receiver reads.
+Edge attribution patching (Syed et al. 2023) estimates all pairs at once: the sender's difference
+times the gradient of the metric with respect to what each receiver reads.
 """
 
 from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ class EdgeEffects(Result):
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The headline as a sentence."""
         found = self.headline
         return (
             f"{self.task} on {self.model}: the strongest path between heads is "
@@ -89,7 +89,7 @@ class EdgeEffects(Result):
         )
 
     def strongest(self, k: int = 10) -> "pd.DataFrame":
-        """The k paths with the largest effects, by size."""
+        """The k paths with the largest absolute effects."""
         frame = self.frame()
         order = frame.effect.abs().sort_values(ascending=False, kind="stable").index
         return frame.loc[order[:k]].reset_index(drop=True)
@@ -121,9 +121,9 @@ def path_patch(
         quiet: show no progress bar
 
     Returns:
-        HeadEffects: what each sender's path carries; positive means that the path helps. Senders
-        that are not below the receiver have 0. Costs about two blocks and a partial forward pass
-        per sender.
+        HeadEffects: the effect of each sender's path; positive means that the path helps. It is 0
+        for senders that are not below the receiver. Costs about two blocks and a partial forward
+        pass per sender.
 
     >>> import mechheads, tasks
     >>> model = mechheads.load("mini")
@@ -226,13 +226,13 @@ def edge_attribution(
 
 
 def _receiver(to: str | tuple[int, int]) -> str | tuple[int, int]:
-    """The logits, or a head by its numbers."""
+    """The receiver: "logits", or (layer, head)."""
     if not isinstance(to, str) or to == "logits":
         return to
     try:
         return parse(to)
     except MechheadsError as error:
-        raise MechheadsError(f"{error} Or give logits.") from None
+        raise MechheadsError(f"{error} Or use logits.") from None
 
 
 def _check(model: Model, to: str | tuple[int, int], part: str) -> int:
@@ -244,8 +244,8 @@ def _check(model: Model, to: str | tuple[int, int], part: str) -> int:
         return shape_of(model).layers
     if not (0 < to[0] < shape_of(model).layers and 0 <= to[1] < shape_of(model).heads):
         raise MechheadsError(
-            f"{name_of(*to)} cannot receive: layers are 1 to {shape_of(model).layers - 1}, heads 0 "
-            f"to {shape_of(model).heads - 1}."
+            f"{name_of(*to)} cannot be a receiver. Choose a layer from 1 to "
+            f"{shape_of(model).layers - 1} and a head from 0 to {shape_of(model).heads - 1}."
         )
     return to[0]
 
@@ -266,7 +266,7 @@ def _at_the_end(
     writes: Float[Tensor, "variant row pos d_model"],
     metric: Metric,
 ) -> Float[Tensor, "variant batch"]:
-    """The metric with the differences added to the end of the run."""
+    """The metric with the differences added to the final residual stream."""
     end = engine.rerun(sides.base, unchanged(shape_of(model))) + writes[:, :, -sides.base.steps :]
     return measure(model, end, sides.batch, metric)
 
@@ -280,7 +280,7 @@ def _through(
     part: str,
     metric: Metric,
 ) -> Float[Tensor, "variant batch"]:
-    """The metric where one input of the receiver sees the differences."""
+    """The metric when one input of the receiver sees the differences."""
     layer, head = to
     entering = sides.base.entering[layer].expand_as(writes)
     seen = attention_parts(model, layer, (entering + writes).flatten(0, 1))
@@ -293,9 +293,9 @@ def _through(
 def _input_slopes(
     model: Model, sides: PairedRun, tokens: Int[Tensor, "row pos"], metric: Metric
 ) -> Iterator[tuple[int, str, Float[Tensor, "row pos head d_model"]]]:
-    """The gradient of the metric by the residual stream as each head's q, k and v read it.
+    """The gradient of the metric with respect to the stream that each head's q, k and v read.
 
-    One layer and part at a time: for all of them there is no room.
+    Yields one layer and part at a time: all of them would not fit in memory.
     """
     with torch.enable_grad():
         end, parts = inputs_of_heads(model, tokens)

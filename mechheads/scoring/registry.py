@@ -1,6 +1,6 @@
 """The scoring methods by name: the same arguments, the same kind of result, the same sign.
 
-The table can be read without torch; a method's module is imported when the method is called.
+The table needs no torch; a method's module is imported only when the method is called.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """A function in one of our modules; `flags` are the options that only a few methods have."""
+    """A scoring function in this package; `flags` are its options that few methods share."""
 
     name: str
     home: str
@@ -52,9 +52,9 @@ METHODS: Mapping[str, Method] = {
             "attribution_patching:attribution",
             "gradient times difference, all heads at once",
         ),
-        Method("ig", "attribution_patching:ig", "the same, integrated over the input", ("steps",)),
+        Method("ig", "attribution_patching:ig", "integrated gradients: attribution averaged over inputs", ("steps",)),
         Method(
-            "hybrid", "hybrid:hybrid", "attribution, the strongest verified", ("verify", "sample")
+            "hybrid", "hybrid:hybrid", "attribution, strongest heads verified", ("verify", "sample")
         ),
         Method(
             "path",
@@ -66,7 +66,7 @@ METHODS: Mapping[str, Method] = {
         Method(
             "gating",
             "head_gating:gating",
-            "gates fitted to the task: facilitation less interference",
+            "gates fitted to the task: facilitation minus interference",
             ("seeds", "updates", "batch"),
         ),
     )
@@ -74,21 +74,21 @@ METHODS: Mapping[str, Method] = {
 
 
 def find(name: str) -> Method:
-    """The method of that name; an error suggests."""
+    """The method of that name; an unknown name raises an error with suggestions."""
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]
 
 
 def check_flags(name: str, given: Mapping[str, Any]) -> None:
-    """An error if one of these options is not the method's; needs no torch."""
+    """Raise if the method does not have one of these options; needs no torch."""
     flags = find(name).flags
     for option in given:
         if option not in flags:
             own = ", ".join(f"--{flag}" for flag in flags) or "none"
             raise MechheadsError(
                 f"unknown flag --{option.replace('_', '-')}: method {name} has no such option "
-                f"(its own: {own})."
+                f"(its options: {own})."
             )
 
 
@@ -108,11 +108,11 @@ def score_heads(
             and "ig" are its gradient estimates, "hybrid" patches only the strongest of these,
             "path" patches direct paths, "direct" is direct logit attribution, "gating" fits gates
         metric: a name in `mechheads.METRICS`; default: the task's own
-        options: the method's own options, such as `steps=10` for "ig"
+        options: the method's own options, e.g. `steps=10` for "ig"
 
     Returns:
         HeadEffects: a value per prompt, layer and head. Positive means that the head helps. "patch"
-        costs a partial forward pass per head, "attribution" a few passes in all.
+        costs a partial forward pass per head, "attribution" a few passes in total.
 
     >>> import mechheads, tasks
     >>> model = mechheads.load("mini")
@@ -125,12 +125,12 @@ def score_heads(
     """
     for given, wanted in ((model, "load"), (prompts, "tasks.make")):
         if isinstance(given, str):
-            raise MechheadsError(f"score_heads takes what {wanted} gives, not the name {given!r}.")
+            raise MechheadsError(f"score_heads takes what {wanted} returns, not the name {given!r}.")
     found = find(method)
     own = found.options
     for name in options:
         if name not in own:
-            raise MechheadsError(f"{method} has no option {name}. It has {', '.join(own)}.")
+            raise MechheadsError(f"{method} has no option {name}. Its options: {', '.join(own)}.")
     given = {
         name: read_value(value, own[name].annotation, f"--{name}")
         if isinstance(value, str)

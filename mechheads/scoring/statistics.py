@@ -1,4 +1,4 @@
-"""How sure we are of means over prompts: errors, bootstrap intervals and corrected p-values."""
+"""Uncertainty of means over prompts: errors, bootstrap intervals and corrected p-values."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ RESAMPLES = 2000
 
 
 def standard_error(values: Float[Tensor, "prompt *cell"]) -> Float[Tensor, "*cell"]:
-    """Of the mean over prompts; not a number with a single prompt."""
+    """Standard error of the mean over prompts; NaN for a single prompt."""
     if len(values) < 2:
         return torch.full(values.shape[1:], torch.nan)
     return values.std(0) / len(values) ** 0.5
@@ -18,7 +18,7 @@ def standard_error(values: Float[Tensor, "prompt *cell"]) -> Float[Tensor, "*cel
 def error_from_sums(
     total: Float[Tensor, "*cell"], squares: Float[Tensor, "*cell"], n: int
 ) -> Float[Tensor, "*cell"]:
-    """Standard error of the mean where only sums over n prompts have been kept."""
+    """Standard error of the mean from the sum and the sum of squares over n prompts."""
     if n < 2:
         return torch.full(total.shape, torch.nan)
     variance = (squares - total**2 / n).clamp(min=0) / (n - 1)
@@ -28,7 +28,7 @@ def error_from_sums(
 def bootstrap(
     values: Float[Tensor, "prompt *cell"], level: float = 0.95, seed: int = 0
 ) -> tuple[Float[Tensor, "*cell"], Float[Tensor, "*cell"]]:
-    """Percentile interval of the mean over prompts: all cells are resampled together."""
+    """Percentile bootstrap interval of the mean over prompts; cells are resampled together."""
     weights = resample(len(values), seed).to(values.dtype) / len(values)
     low, high = ends(weights @ values.flatten(1), level)
     return low.view(values.shape[1:]), high.view(values.shape[1:])
@@ -37,25 +37,23 @@ def bootstrap(
 def ends(
     draws: Float[Tensor, "draw *cell"], level: float = 0.95
 ) -> tuple[Float[Tensor, "*cell"], Float[Tensor, "*cell"]]:
-    """The middle part of the draws, so large a share of them; draws that have no number are left
-    out.
-    """
+    """The ends of the interval that holds the middle share `level` of the draws, without NaNs."""
     shares = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)
     low, high = torch.nanquantile(draws, shares, dim=0)
     return low, high
 
 
 def resample(n: int, seed: int = 0, times: int = RESAMPLES) -> Float[Tensor, "time prompt"]:
-    """How often each of n prompts is drawn, in each of so many draws with replacement."""
+    """How often each of n prompts is drawn, in each of `times` resamples with replacement."""
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=times)
     return torch.from_numpy(counts).float()
 
 
 def p_values(values: Float[Tensor, "prompt *cell"]) -> Float[Tensor, "*cell"]:
-    """Chance of a mean so far from 0, if it were 0 (t test), corrected for the number of cells.
+    """p-values of a t test of the mean against 0, corrected for the number of cells.
 
-    Benjamini and Hochberg: of the cells with p below 0.05, about 5 % are there by luck. Cells whose
-    values are all 0 have p = 1.
+    Benjamini and Hochberg: about 5 % of the cells with p below 0.05 are false discoveries. Cells
+    whose values are all 0 have p = 1.
     """
     if len(values) < 2:
         return torch.full(values.shape[1:], torch.nan)
@@ -73,7 +71,7 @@ def p_values(values: Float[Tensor, "prompt *cell"]) -> Float[Tensor, "*cell"]:
 
 
 def wilson(correct: int, n: int) -> tuple[float, float]:
-    """95 % interval of a share, for correct ones out of n."""
+    """95 % Wilson interval of the share of correct ones out of n."""
     from scipy import stats
 
     found = stats.binomtest(correct, n).proportion_ci(method="wilson")

@@ -1,1 +1,1 @@
-"""Grids of runs that survive being stopped: in this process, or on a Ray cluster."""
+"""Resumable grids of runs, in this process or on a Ray cluster."""

@@ -1,10 +1,10 @@
-"""Runs cells, each into a folder of its own: what is there and whole is not run again.
+"""Runs cells, each into its own folder; complete cells are not run again.
 
 A sweep's folder:
 - cells/NAME/RUN            the run folder of each finished cell (cells/.NAME while it runs);
-- cells/NAME/inputs.json    the digests of the files that it read; when they change it runs again;
+- cells/NAME/inputs.json    digests of the files it read; if they change, it runs again;
 - failed/NAME.txt           the error of each cell that failed, until it succeeds;
-- log.txt                   a line per cell that was run, with its time;
+- log.txt                   a line per cell run, with its time;
 - index.html, sweep.json    the overview.
 """
 
@@ -42,7 +42,7 @@ class CellRun:
 
 @dataclass(frozen=True)
 class Done:
-    """A cell that has ended: with an error or with a run."""
+    """A cell that has ended, with an error or a run."""
 
     cell: Cell
     error: str | None
@@ -52,7 +52,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's folder and cells, with the runs and the errors of those that have ended."""
+    """A sweep's folder and cells, with the runs and errors of those that have ended."""
 
     out: Path
     cells: Sequence[Cell]
@@ -60,7 +60,7 @@ class Sweep:
     errors: dict[Cell, str]
 
 
-# Runs cells and gives each as it ends; in between, numbers: how many are running.
+# Runs cells and yields each as it ends; in between, it yields the number of running cells.
 Runner = Callable[[list[Cell], Path], Iterator[Done | int]]
 
 
@@ -74,7 +74,7 @@ def alone(out: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise MechheadsError(
-            f"another sweep is writing to {out}. Wait for it, or choose another --out."
+            f"another sweep is writing to {out}. Wait for it to finish, or choose a different --out."
         ) from None
     except OSError as error:
         raise MechheadsError(f"cannot lock {out / LOCK} ({error.strerror}).") from None
@@ -85,9 +85,9 @@ def alone(out: Path) -> Iterator[None]:
 
 
 def finished(out: Path, cell: Cell) -> CellRun | None:
-    """The cell's run, if it is there and whole, and its inputs have not changed since.
+    """The cell's run, if it is complete and its inputs have not changed since.
 
-    Inputs that cannot be found now have not changed: a disk may not be mounted.
+    Inputs that cannot be found count as unchanged: a disk may not be mounted.
     """
     place = out / CELLS / cell.name
     before = _inputs(place)
@@ -100,12 +100,12 @@ def finished(out: Path, cell: Cell) -> CellRun | None:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder is one of a sweep that has ended."""
+    """Whether the folder is that of a finished sweep."""
     return (folder / SUMMARY).is_file() and (folder / CELLS).is_dir()
 
 
 def runs_in(folder: Path) -> dict[str, Path | None]:
-    """The run folder of every cell of a sweep that has ended, by the cell's label."""
+    """The run folder of every cell of a finished sweep, by the cell's label."""
     try:
         rows = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         found = {f"{row['command']} {row['cell']}": row.get("report") for row in rows}
@@ -114,15 +114,15 @@ def runs_in(folder: Path) -> dict[str, Path | None]:
             raise ValueError("it has no cells")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MechheadsError(
-            f"{folder / SUMMARY} is damaged ({error!r}). Start the sweep again, which mends it."
+            f"{folder / SUMMARY} is damaged ({error!r}). Start the sweep again to repair it."
         ) from None
     return runs
 
 
 def look(cells: Sequence[Cell], out: Path) -> Sweep:
-    """What is there of a sweep; what killed runs left behind is removed.
+    """Read the state of a sweep, and remove what killed runs left behind.
 
-    A run whose inputs have changed stays until another has taken its place.
+    A run whose inputs have changed stays until a new one replaces it.
     """
     for part in (CELLS, FAILED):
         prepare(out / part)
@@ -140,7 +140,7 @@ def look(cells: Sequence[Cell], out: Path) -> Sweep:
 
 
 def complete(sweep: Sweep, runner: Runner, quiet: bool) -> None:
-    """CellRun the cells that are not finished, and add what becomes of them to the sweep."""
+    """Run the unfinished cells, and add their outcomes to the sweep."""
     left = [cell for cell in sweep.cells if cell not in sweep.runs]
     total, running, failed = len(sweep.cells), 0, 0
     with bar(total, "Cells", quiet, initial=total - len(left)) as progress:
@@ -157,7 +157,7 @@ def complete(sweep: Sweep, runner: Runner, quiet: bool) -> None:
 
 
 def run_cell(cell: Cell, out: Path, session: Session | None = None) -> Done:
-    """CellRun one cell here, unless it is finished: Ray may try again what had ended."""
+    """Run one cell here, unless it is finished: Ray may retry a cell that has ended."""
     start = time.monotonic()
     run, error = finished(out, cell), None
     if run is not None:
@@ -172,7 +172,7 @@ def run_cell(cell: Cell, out: Path, session: Session | None = None) -> Done:
         run_job(cell.command, settings, str(place), session or Session(quiet=True))
         replace_folder(out / CELLS / cell.name, place)
         run = finished(out, cell)
-        error = None if run else "it left no run folder that can be read"
+        error = None if run else "it left no readable run folder"
     except MechheadsError as problem:
         error = str(problem)
     except Exception as problem:  # one cell's bug must not stop the others
@@ -188,14 +188,14 @@ def partial(out: Path, cell: Cell) -> Path:
 
 
 def describe(problem: BaseException) -> str:
-    """A bug in one line, with its place."""
+    """An exception in one line, with its location."""
     where = traceback.extract_tb(problem.__traceback__)[-1:]
     places = "".join(f" ({Path(w.filename).name}:{w.lineno})" for w in where)
     return " ".join(f"{type(problem).__name__}: {problem}{places}".split())
 
 
 def here(threads: int | None = None) -> Runner:
-    """One after the other, in this process, with so many threads; models stay loaded."""
+    """Run cells in this process, one by one, with this many threads; models stay loaded."""
 
     def runner(cells: list[Cell], out: Path) -> Iterator[Done | int]:
         from mechheads.models.devices import with_threads
@@ -210,7 +210,7 @@ def here(threads: int | None = None) -> Runner:
 
 
 def record(out: Path, done: Done) -> str:
-    """Note the error of a cell, or that it has none any more; gives its line of the log."""
+    """Record a cell's error, or clear its earlier one; returns its line in the log."""
     note = out / FAILED / f"{done.cell.name}.txt"
     state = f"failed: {done.error}" if done.error else "done"
     line = f"{done.cell.name} {done.seconds:.1f} s {state}"
@@ -227,7 +227,7 @@ def record(out: Path, done: Done) -> str:
 
 
 def _take(sweep: Sweep, done: Done) -> str:
-    """Add what became of a cell; one that cannot be noted, on a full disk, counts as failed."""
+    """Add a cell's outcome; if it cannot be recorded (e.g. the disk is full), the cell failed."""
     error, run = done.error, done.run
     try:
         line = record(sweep.out, done)

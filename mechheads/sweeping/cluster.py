@@ -1,7 +1,7 @@
 """The same cells on a Ray cluster: Ray places, schedules and retries them.
 
-Workers keep their models between cells. All nodes must see the sweep's folder. A worker or node
-that dies takes its cell with it, which Ray then runs again elsewhere.
+Workers keep their models between cells. All nodes must see the sweep's folder. If a worker or node
+dies, Ray reruns its cell elsewhere.
 """
 
 import logging
@@ -28,7 +28,7 @@ from .grid import Cell
 
 @dataclass(frozen=True)
 class Workplace:
-    """What a worker works with: the sweep's folder, the folder of relative paths, threads."""
+    """What a worker needs: the sweep's folder, the base of relative paths, and its threads."""
 
     out: Path
     cwd: Path
@@ -36,10 +36,10 @@ class Workplace:
 
 
 def on_cluster(address: str, cpus: float = 1.0, gpus: float = 0.0, split: bool = False) -> Runner:
-    """A runner on a cluster: `local` starts one on this machine, else the address of one.
+    """A runner on a cluster: at this address, or `local` to start one on this machine.
 
-    With `split`, the layers of a discover cell that patches are shared among the workers: the
-    patching, not the curve.
+    With `split`, the patching of a discover cell is split by layer across the workers, but not its
+    curve.
     """
     ray = find_ray()
 
@@ -72,12 +72,12 @@ def on_cluster(address: str, cpus: float = 1.0, gpus: float = 0.0, split: bool =
 
 
 def worker_options(cpus: float, gpus: float) -> dict[str, Any]:
-    """What Ray is asked for; it would end a worker with GPUs, and its models, after each cell."""
+    """Resources per cell; by default, Ray would end a GPU worker, and its models, after each cell."""
     return {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 5, "max_calls": 0}
 
 
 def find_ray() -> Any:
-    """The library, or an error that says how to get it."""
+    """The ray module, or an error that says how to install it."""
     try:
         import ray
     except ModuleNotFoundError:
@@ -88,13 +88,13 @@ def find_ray() -> Any:
 
 
 def _run(cell: Cell, workplace: Workplace, effects: HeadEffects | None = None) -> Done:
-    """In a worker, which keeps the models it has loaded."""
+    """Run a cell in a worker, which keeps its models loaded."""
     _prepare(workplace)
     return run_cell(cell, workplace.out, Session(_models(), effects, quiet=True))
 
 
 def _layer(cell: Cell, layer: int | None, workplace: Workplace) -> Any:
-    """In a worker: the effects of a layer's heads; without a layer, how many there are."""
+    """In a worker: the effects of one layer's heads; without a layer, the number of layers."""
     from mechheads.jobs.discovery import patch_layer
 
     _prepare(workplace)
@@ -102,7 +102,7 @@ def _layer(cell: Cell, layer: int | None, workplace: Workplace) -> Any:
 
 
 def _share(layer: Any, run: Any, cell: Cell, workplace: Workplace) -> Done:
-    """A discover cell whose layers are patched by many workers; one of them does the rest."""
+    """Run a discover cell: many workers patch its layers, and one of them does the rest."""
     ray, start = find_ray(), time.monotonic()
     if (found := finished(workplace.out, cell)) is not None:
         return Done(cell, None, 0.0, found)
@@ -118,17 +118,17 @@ def _share(layer: Any, run: Any, cell: Cell, workplace: Workplace) -> Done:
 
 
 def _ended(ray: Any, ref: Any, cell: Cell, out: Path) -> Done:
-    """What became of a cell; its run may be whole though its worker has died."""
+    """The outcome of a cell; its run may be complete even if its worker has died."""
     try:
         return ray.get(ref)
     except ray.exceptions.RayError as error:
         found = finished(out, cell)
-        why = f"the cluster gave it up ({_first_line(error)})"
+        why = f"the cluster gave up on it ({_first_line(error)})"
         return Done(cell, None if found else why, 0.0, found)
 
 
 def _running(out: Path, cells: Iterable[Cell]) -> int:
-    """How many have begun: a cell's folder is made when it starts."""
+    """How many cells have started: a cell's folder is created when it starts."""
     return sum(partial(out, cell).is_dir() for cell in cells)
 
 
@@ -139,7 +139,7 @@ def _can_share(cell: Cell) -> bool:
 def _prepare(workplace: Workplace) -> None:
     import torch
 
-    with suppress(OSError):  # a node that lacks the folder can still do cells without such paths
+    with suppress(OSError):  # a node without the folder can still run cells without relative paths
         os.chdir(workplace.cwd)
     torch.set_num_threads(workplace.threads)
 
@@ -151,7 +151,7 @@ def _models() -> ModelCache:
 
 
 def _check_room(nodes: Iterable[dict[str, Any]], cpus: float, gpus: float) -> None:
-    """Ray would wait for ever for a node that is large enough."""
+    """Raise an error if no node is large enough: Ray would wait for one forever."""
     there = [
         (node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
         for node in nodes
@@ -160,13 +160,13 @@ def _check_room(nodes: Iterable[dict[str, Any]], cpus: float, gpus: float) -> No
     if not any(cpus <= has_cpus and gpus <= has_gpus for has_cpus, has_gpus in there):
         listed = "; ".join(f"{has_cpus:g} and {has_gpus:g}" for has_cpus, has_gpus in there)
         raise MechheadsError(
-            f"a cell asks for {cpus:g} CPUs and {gpus:g} GPUs, the cluster's nodes have {listed}. "
-            "Ask for less with --cpus and --gpus, or add a node."
+            f"a cell needs {cpus:g} CPUs and {gpus:g} GPUs, but the cluster's nodes have {listed}. "
+            "Use smaller --cpus and --gpus, or add a node."
         )
 
 
 def _connect(ray: Any, address: str) -> bool:
-    """Whether the connection is ours to end."""
+    """Connect; returns whether the connection is ours to close."""
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -179,22 +179,22 @@ def _connect(ray: Any, address: str) -> bool:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise MechheadsError(
             f"no Ray cluster at {address} ({_first_line(error)}). Start one with "
-            "`ray start --head` and give its address, or --cluster local."
+            "`ray start --head` and give its address, or use --cluster local."
         ) from None
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, stop)  # Ray's own would end this process at once
+        signal.signal(signal.SIGTERM, stop)  # Ray's handler would end this process at once
     return True
 
 
 def _reach(address: str) -> None:
-    """Ray would try for minutes to reach an address where nobody is."""
+    """Raise an error if nothing listens at the address: Ray would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, ValueError) as error:
         raise MechheadsError(
             f"no Ray cluster at {address} ({error}). Start one with `ray start --head` and give "
-            "its address, such as 10.0.0.1:6379, or --cluster local."
+            "its address, for example 10.0.0.1:6379, or use --cluster local."
         ) from None
 
 

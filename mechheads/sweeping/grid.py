@@ -1,4 +1,4 @@
-"""The cells of a sweep: a command with settings each, from flags or from a TOML file."""
+"""The cells of a sweep, each a command with settings, from flags or from a TOML file."""
 
 import hashlib
 import itertools
@@ -16,7 +16,7 @@ from mechheads.options import flag_of, read_list, read_value
 from mechheads.scoring import registry as methods
 from tasks import registry as tasks
 
-# What a command calls the four axes of a grid. compare takes two models and all tasks in one cell.
+# Each command's names for the axes of a grid. compare takes two models and all tasks in one cell.
 AXES: dict[str, Mapping[str, str]] = {
     "discover": {"task": "task", "model": "model", "method": "method", "seed": "seed"},
     "gate": {"task": "task", "model": "model", "seed": "seed"},
@@ -24,16 +24,16 @@ AXES: dict[str, Mapping[str, str]] = {
     "prefix": {"task": "task", "model": "models", "seed": "seed"},
     "compare": {"method": "method", "seed": "seed"},
 }
-# Models first: cells that follow each other then share one that is loaded.
+# Models first, so that consecutive cells share a loaded model.
 LISTS = {"models": "model", "tasks": "task", "methods": "method", "seeds": "seed"}
-# Arguments that say what a cell is about, and come first in its name.
+# Arguments that identify a cell and come first in its name.
 TASKS, MODELS = ("task", "tasks"), ("model", "models", "standard", "sparse")
 LEADING = (*TASKS, *MODELS, "method", "seed")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a command, what it is called with, and the digests of the files that it reads."""
+    """One run: a command, its settings, and the digests of the files it reads."""
 
     command: str
     settings: tuple[tuple[str, Any], ...]
@@ -41,7 +41,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A folder name: what the cell is, and a hash of all its settings."""
+        """A folder name: a description of the cell, and a hash of all its settings."""
         values = [str(value) for _, value in self.settings]
         words = [re.sub(r"[^\w.]+", "_", Path(value).name).strip("_.")[:24] for value in values]
         text = json.dumps([self.command, *sorted(self.settings)], default=str)
@@ -50,17 +50,17 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """For a table."""
+        """The cell's label in a table."""
         return ", ".join(f"{name} {value}" for name, value in self.settings) or self.command
 
 
 def from_flags(
     commands: Sequence[str], axes: Mapping[str, Sequence[Any]], common: Mapping[str, Any]
 ) -> list[Cell]:
-    """Every combination of the axes for every command, each once; `common` goes to all with it.
+    """Every combination of the axes for every command, without duplicates.
 
-    An option of a task or a method goes to the cells of that task or method. An axis that was not
-    given stays at the command's default.
+    `common` settings go to every command that has them; an option of a task or a method goes to the
+    cells of that task or method. An axis that was not given stays at the command's default.
     """
     for command in commands:
         if command not in AXES:
@@ -89,10 +89,10 @@ def from_file(path: str) -> list[Cell]:
     except (OSError, UnicodeDecodeError) as error:
         raise MechheadsError(f"cannot read {file} ({error}). Give a TOML file.") from None
     except tomllib.TOMLDecodeError as error:
-        raise MechheadsError(f"{file} is no TOML ({error}).") from None
+        raise MechheadsError(f"{file} is not valid TOML ({error}).") from None
     tables = content.pop("grid", None)
     for key in content:
-        raise MechheadsError(f"{file}: {key} stands in no [[grid]]. Write it below one.")
+        raise MechheadsError(f"{file}: {key} is not inside a [[grid]]. Put it under one.")
     if not isinstance(tables, list) or not tables:
         raise MechheadsError(
             f'{file} has no [[grid]]. Write: [[grid]], then command = "discover", tasks = ["ioi"].'
@@ -116,10 +116,10 @@ def known(command: str, key: str) -> str | None:
 def _from_table(table: Any) -> list[Cell]:
     command = table.get("command") if isinstance(table, dict) else table
     if not isinstance(command, str) or command not in AXES:
-        raise MechheadsError(f"command is one of {', '.join(AXES)}, got {command!r}.")
+        raise MechheadsError(f"command must be one of {', '.join(AXES)}; got {command!r}.")
     rest = {key: value for key, value in table.items() if key != "command"}
     own = COMMANDS[command].settings
-    # A list is an axis; gate's number of seeds is a setting of its own.
+    # A list is an axis; a number for seeds is gate's own setting.
     axes = {
         name: rest.pop(name)
         for name in LISTS
@@ -127,7 +127,7 @@ def _from_table(table: Any) -> list[Cell]:
     }
     for name, values in axes.items():
         if not isinstance(values, list) or not values:
-            raise MechheadsError(f'{name} takes a list such as ["a"].')
+            raise MechheadsError(f'{name} takes a list, for example ["a"]; got {values!r}.')
         if not _takes(command, name):
             raise MechheadsError(f"{command} has no {name}.")
     given = {}
@@ -142,7 +142,7 @@ def _from_table(table: Any) -> list[Cell]:
 
 
 def _check_used(given: Iterable[str], cells: Sequence[Cell]) -> None:
-    """An error if a setting went to no cell."""
+    """Raise an error if a setting applies to no cell."""
     used = {name.rstrip("_") for cell in cells for name, _ in cell.settings}
     for key in given:
         if key.rstrip("_") not in used:
@@ -152,7 +152,7 @@ def _check_used(given: Iterable[str], cells: Sequence[Cell]) -> None:
 
 
 def _check_names(command: str, settings: Mapping[str, Any]) -> None:
-    """An error if a method or a task is misspelt; files may come before their cell is run."""
+    """Raise an error for an unknown method or task; task files may be created later."""
     if "method" in settings and (command, settings["method"]) != ("mask", "probe"):
         methods.find(str(settings["method"]))
     for name in TASKS:
@@ -161,7 +161,7 @@ def _check_names(command: str, settings: Mapping[str, Any]) -> None:
 
 
 def _fits(command: str, settings: Mapping[str, Any], option: str) -> bool:
-    """Whether an option is one of the cell's method, or of all its tasks."""
+    """Whether the cell's method, or each of its tasks, has the option."""
     whole = COMMANDS[command].in_full(settings)
     method = methods.METHODS.get(str(whole.get("method")))
     if method is not None and option in method.flags:
@@ -186,7 +186,7 @@ def _combined(
     }
     for name in common:
         if name in used or name in fixed:
-            raise MechheadsError(f"{name} is given as an axis too. Give it once.")
+            raise MechheadsError(f"{name} is also given as an axis. Give it only once.")
     order = [*(name for name in own if name in LEADING), *own, *sorted(COMMANDS[command].options)]
     cells = []
     for values in itertools.product(*used.values()):

@@ -1,4 +1,4 @@
-"""What cells read besides their settings: a cell whose files have changed is to be run again."""
+"""The files that cells read: a cell whose files have changed must run again."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,8 +16,8 @@ from .grid import MODELS, TASKS, Cell
 def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
     """The cells with the digests of their task files and models, each file read once.
 
-    Of a model count the weights, config, tokenizer and gates; one of the hub is told by its name
-    alone. A file that is not there has no digest.
+    A model's digest covers its weights, config, tokenizer and gates; a hub model is identified by
+    its name only. A missing file has no digest.
     """
     digests: dict[tuple[str, bool], str] = {}
     made = []
@@ -36,7 +36,7 @@ def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _digest(name: str, model: bool) -> str:
-    """SHA-256 of the files behind a name; empty where there are none on this machine."""
+    """SHA-256 of the files behind a name; empty if there are none on this machine."""
     with suppress(MechheadsError, OSError):
         path = Path(name).expanduser()
         here = path.is_dir() or name in (*locate.embedded(), *locate.FETCHABLE)

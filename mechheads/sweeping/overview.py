@@ -1,4 +1,4 @@
-"""The overview of a sweep: for every command small multiples and a table of headline numbers."""
+"""The overview of a sweep: small multiples and a table of headline numbers for each command."""
 
 import html
 import json
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-PATTERNS = ("", "/", "x", ".", "-")  # of bars, for eyes that see no colours
-WORDS = {"git": "code", "packages": "packages", "threads": "threads", "device": "devices"}
+PATTERNS = ("", "/", "x", ".", "-")  # of bars, for readers who cannot distinguish colours
+WORDS = {"git": "code", "packages": "packages", "threads": "thread counts", "device": "devices"}
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is drawn of a run, columns of one of its tables, and which headline numbers are listed.
+    """Which columns of a run's table are drawn, and which headline numbers are listed.
 
-    A panel for each value of `panel` (where there is no such column, for each task of the cells),
-    and in it a line for each value of `lines`, each of `y` and all settings that differ; bars
-    where x is not a number. The last of `lines` has the colours. Of the column `first` only the
-    first value is drawn.
+    There is a panel for each value of `panel` (or for each task, if there is no such column), with a
+    line for each combination of `lines`, `y` and the settings that differ; bars if x is not a
+    number. The last of `lines` sets the colour. Only rows with the first value in column `first`
+    are drawn.
     """
 
     file: str
@@ -80,7 +80,7 @@ DRAWINGS: Mapping[str, Drawing] = {
         "accuracy.csv",
         "condition",
         ("accuracy",),
-        ("inserted", "accuracy"),
+        ("condition", "accuracy"),
         ("accuracy", "p", "cut_off", "attention_on_the_run"),
         "",
         ("model",),
@@ -134,7 +134,7 @@ def write_overview(sweep: Sweep, line: str) -> Path:
 
 
 def mixture(sweep: Sweep) -> str:
-    """A warning if the cells were not all made in the same way: their last digits may differ."""
+    """A warning if the cells were not all run under the same conditions."""
     every = [part for run in sweep.runs.values() for part in run.record.origins]
     found = []
     for key in ("git", "packages", "threads", "device"):
@@ -144,7 +144,7 @@ def mixture(sweep: Sweep) -> str:
             found.append(f"{WORDS[key]}{listed}")
     if not found:
         return ""
-    return f"Cells were made with different {' and '.join(found)}: last digits may differ."
+    return f"Cells were run with different {' and '.join(found)}: last digits may differ."
 
 
 def _row(sweep: Sweep, cell: Cell) -> dict[str, Any]:
@@ -176,18 +176,18 @@ def _section(sweep: Sweep, command: str, rows: Sequence[Mapping[str, Any]]) -> S
         for part, numbers in headline.get("parts", {"": headline}).items():
             line = {"cell": label} | ({"of": part} if part else {}) | _numbers(command, numbers)
             table.append(line | {"notes": notes})
-            notes = ""  # they are of the whole cell: its first line has them
+            notes = ""  # they concern the whole cell: only its first line has them
     frame = pd.DataFrame(table)
     notes = frame.pop("notes")
     if any(notes):
-        frame["notes"] = notes  # behind the numbers of all cells
+        frame["notes"] = notes  # after the numbers of all cells
     lines = list(_lines(sweep, command))
     figure = _draw(lines, DRAWINGS[command].titles) if lines else None
     return Section(command, figure=figure, frame=frame, links=links)
 
 
 def _numbers(command: str, headline: Mapping[str, Any]) -> dict[str, Any]:
-    """The command's numbers by their names; `heads multiplier` is inside of `heads`."""
+    """The command's headline numbers by name; `heads multiplier` is inside `heads`."""
     found = {}
     for name in DRAWINGS[command].numbers:
         value: Any = headline
@@ -199,7 +199,7 @@ def _numbers(command: str, headline: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _notes(row: Mapping[str, Any]) -> str:
-    """Why a cell failed or was not run, and what its run warns of."""
+    """Why a cell failed or was not run, and the warnings of its run."""
     said = [] if row["state"] == "done" else [row.get("error", row["state"])]
     return " ".join([*said, *row.get("warnings", ())])
 
@@ -230,13 +230,13 @@ def _lines(sweep: Sweep, command: str) -> Iterator[Line]:
 
 
 def _task(cell: Cell) -> str:
-    """As the cell has it or by default; of a command without tasks, its name."""
+    """The cell's task or the default; for a command without tasks, the command's name."""
     whole = COMMANDS[cell.command].in_full(dict(cell.settings))
     return next((str(whole[name]) for name in TASKS if name in whole), cell.command)
 
 
 def _differing(cell: Cell, others: Sequence[Cell], tasks: bool = False) -> list[str]:
-    """What the cell has of settings that are not the same in all cells; tasks if asked for."""
+    """The cell's values of the settings that differ between cells; tasks only if requested."""
     return [
         str(value) if isinstance(value, str) else f"{name} {value}"
         for name, value in cell.settings

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from .cells import Runner, Sweep
     from .grid import Cell
 
-MOST = 10_000  # CPUs or GPUs of a cell; NaN fails the comparison too
+MOST = 10_000  # CPUs or GPUs per cell; NaN fails the comparison too
 AXES = ("tasks", "models", "methods")
 GRID = ("commands", *AXES, "seeds", "config", "cpus")
 
 
 def run_sweep(given: Mapping[str, Any]) -> Finished:
-    """Run what is not finished; an error at the end names the cells that failed."""
+    """Run the unfinished cells; an error at the end names those that failed."""
     check_not_hidden()
     cluster, cpus = given["cluster"], given["cpus"]
     line = command_line({**given, "cpus": cpus or (1.0 if cluster else None)})
@@ -58,12 +58,12 @@ def run_sweep(given: Mapping[str, Any]) -> Finished:
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """An error names what the machine or cluster cannot take."""
+    """Raise an error if the flags for CPUs, GPUs or the cluster are invalid."""
     cpus, gpus = given["cpus"], given["gpus"]
     if not 0 < (1 if cpus is None else cpus) < MOST or not 0 <= gpus < MOST:
-        raise MechheadsError(f"--cpus takes more than 0, --gpus 0 or more, got {cpus}, {gpus}.")
+        raise MechheadsError(f"--cpus takes more than 0 and --gpus 0 or more, got {cpus} and {gpus}.")
     if given["split_layers"] and not given["cluster"]:
-        raise MechheadsError("--split-layers needs --cluster: there are no workers to share them.")
+        raise MechheadsError("--split-layers needs --cluster: it splits layers across workers.")
 
 
 def read_cells(given: Mapping[str, Any]) -> "list[Cell]":
@@ -72,7 +72,7 @@ def read_cells(given: Mapping[str, Any]) -> "list[Cell]":
 
     if given["config"]:
         if given["options"] or any(given[name] for name in ("commands", *AXES, "seeds")):
-            raise MechheadsError("--config brings its own grid. Leave the other flags out.")
+            raise MechheadsError("--config defines its own grid. Leave out the other grid flags.")
         return grid.from_file(given["config"])
     lists = {name: read_list(given[name], str, flag_of(name)) for name in AXES if given[name]}
     seeds = given["seeds"]
@@ -82,7 +82,7 @@ def read_cells(given: Mapping[str, Any]) -> "list[Cell]":
 
 
 def choose_runner(given: Mapping[str, Any]) -> "Runner":
-    """Here, or on a cluster."""
+    """A runner in this process, or on a cluster."""
     from .cells import here
 
     cluster, cpus = given["cluster"], given["cpus"]
@@ -94,7 +94,7 @@ def choose_runner(given: Mapping[str, Any]) -> "Runner":
 
 
 def command_line(given: Mapping[str, Any]) -> str:
-    """The command that repeats the sweep."""
+    """The command that reproduces the sweep."""
     words = ["python", "-m", "mechheads.sweep"]
     for name, value in ({name: given[name] for name in GRID} | given["options"]).items():
         if value:
@@ -104,7 +104,7 @@ def command_line(given: Mapping[str, Any]) -> str:
 
 
 def _overview(swept: "Sweep", line: str, quiet: bool) -> tuple[Path, str]:
-    """The overview, and why it could not be written if so: a full disk is no reason to crash."""
+    """The overview's path, and why it could not be written, if so: a full disk must not crash."""
     from .cells import INDEX
     from .overview import mixture, write_overview
 

@@ -1,4 +1,4 @@
-"""Runs a folder's settings again and compares every table and headline, number by number."""
+"""Reruns a folder's settings and compares every table and headline, number by number."""
 
 import math
 import tempfile
@@ -20,28 +20,28 @@ from mechheads.progress import bar
 from mechheads.runs.folder import Record, read_run
 from mechheads.sweeping.cells import describe, runs_in
 
-# A headline's number smaller than this is compared as if it were so large: float32's last digits.
+# Headline numbers below this are compared relative to it: they are float32's last digits.
 NOTHING = 1e-3
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two tables are apart relative to the largest value of a column, and where most."""
+    """The largest difference of two tables, relative to its column's largest value, and where."""
 
     relative: float
     where: str = ""
 
     @property
     def words(self) -> str:
-        """For a line of output."""
+        """The difference in words."""
         if self.relative == 0:
             return "identical."
-        return f"differs most by {self.relative:.1e} of the column's largest, {self.where}."
+        return f"differs by up to {self.relative:.1e} of the column's maximum: {self.where}."
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of the numbers of a run: the difference of every table, and what else changed."""
+    """The outcome of a rerun: the difference in every table, and what else changed."""
 
     folder: Path
     found: Mapping[str, Difference]
@@ -55,7 +55,7 @@ class Verdict:
 
     @property
     def lines(self) -> list[str]:
-        """A line per table, and one for all that a number may depend on and that has changed."""
+        """A line per table, and one for each change in what the numbers depend on."""
         return [*(f"{name}: {d.words}" for name, d in self.found.items()), *self.changes]
 
     @property
@@ -68,7 +68,7 @@ class Verdict:
 
 
 def repeat(folder: Path, tolerance: float, session: Session) -> Verdict:
-    """Run the folder's settings again, with as many threads, and compare the numbers."""
+    """Rerun the folder's settings with the same number of threads, and compare the numbers."""
     record = read_run(folder)
     settings = _settings(folder, record)
     had = next((part.get("threads") for part in record.origins), None)
@@ -79,7 +79,7 @@ def repeat(folder: Path, tolerance: float, session: Session) -> Verdict:
                 run_job(record.command, settings, place, session)
         except MechheadsError as error:
             raise MechheadsError(
-                f"{folder} cannot be run again: {error} Relative paths start at the working "
+                f"{folder} cannot be rerun: {error} Relative paths are resolved from the working "
                 "directory."
             ) from None
         (again,) = Path(place).iterdir()
@@ -108,7 +108,7 @@ def verify_run(folder: Path, tolerance: float, quiet: bool = False) -> Iterator[
 
 
 def verify_sweep(folder: Path, tolerance: float, quiet: bool = False) -> Iterator[str]:
-    """A line per cell of a sweep as it ends; an error at the end names those that are not the same.
+    """A line per cell of a sweep as it ends; an error at the end if any cell is not the same.
 
     A cell that differs, or has no run, does not stop the others.
     """
@@ -117,7 +117,7 @@ def verify_sweep(folder: Path, tolerance: float, quiet: bool = False) -> Iterato
         for cell, run in cells.items():
             try:
                 if run is None:
-                    raise MechheadsError("has no run. See why in the overview, and start it again")
+                    raise MechheadsError("has no run. See the overview for the reason, and start the sweep again")
                 verdict = repeat(run, tolerance, session)
                 if verdict.worst > tolerance:
                     raise MechheadsError(f"DIFFERENT. {' '.join(verdict.lines)}")
@@ -134,27 +134,27 @@ def verify_sweep(folder: Path, tolerance: float, quiet: bool = False) -> Iterato
 
 
 def compare_tables(old: Path, new: Path) -> Difference:
-    """The largest difference of any cell; other rows, columns or words are infinitely far apart."""
+    """The largest difference of any cell; differing rows, columns or text count as infinite."""
     if not new.is_file():
-        return Difference(math.inf, "it is not written any more")
+        return Difference(math.inf, "the file is no longer written")
     if old.read_bytes() == new.read_bytes():
         return Difference(0.0)
     one, two = pd.read_csv(old), pd.read_csv(new)
     if one.shape != two.shape or list(one.columns) != list(two.columns):
-        return Difference(math.inf, "it has other rows or columns")
+        return Difference(math.inf, "it has different rows or columns")
     worst = Difference(0.0)
     for column in one.columns:
         a, b = pd.Series(one[column]), pd.Series(two[column])
         apart = _apart(a, b)
         row = int(np.argmax(apart))
         if apart[row] > worst.relative:
-            where = f"{column} in row {row + 1}: {a[row]} was, {b[row]} is"
+            where = f"{column} in row {row + 1} was {a[row]}, is {b[row]}"
             worst = Difference(float(apart[row]), where)
     return worst
 
 
 def compare_headlines(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
-    """The same for the numbers and words of result.json's headline, parts of it included."""
+    """The same for the numbers and text of result.json's headline, including its parts."""
     worst = Difference(0.0)
     for name, before in old.items():
         after = new.get(name)
@@ -162,7 +162,7 @@ def compare_headlines(old: Mapping[str, Any], new: Mapping[str, Any]) -> Differe
             inner = compare_headlines(before, after)
             apart, where = inner.relative, f"{name} {inner.where}"
         else:
-            apart, where = _apart_values(before, after), f"{name}: {before} was, {after} is"
+            apart, where = _apart_values(before, after), f"{name} was {before}, is {after}"
         if apart > worst.relative:
             worst = Difference(apart, where)
     return worst
@@ -171,7 +171,7 @@ def compare_headlines(old: Mapping[str, Any], new: Mapping[str, Any]) -> Differe
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], within: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """What has another value now, by its names: `packages torch`."""
+    """Values that have changed, with their names, e.g. `packages torch`."""
     for key, before in old.items():
         after, name = new.get(key), f"{within} {key}".strip()
         if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -189,7 +189,7 @@ def _apart_values(before: Any, after: Any) -> float:
 
 
 def _settings(folder: Path, record: Record) -> dict[str, Any]:
-    """The settings of the run in full, as the types that its command takes."""
+    """The run's full settings, as the types that its command takes."""
     command = COMMANDS.get(record.command)
     if command is None or not command.swept:
         raise MechheadsError(
@@ -208,7 +208,7 @@ def _settings(folder: Path, record: Record) -> dict[str, Any]:
 
 
 def _apart(a: pd.Series, b: pd.Series) -> np.ndarray:
-    """How far the cells of two columns are apart, relative to the first one's largest."""
+    """Differences between the cells of two columns, relative to the first one's largest value."""
     both = pd.api.types.is_numeric_dtype(a) and pd.api.types.is_numeric_dtype(b)
     if not both:
         return np.where((a != b) & ~(a.isna() & b.isna()), np.inf, 0.0)

@@ -8,7 +8,7 @@ from mechheads.packages import check_not_hidden
 
 
 def verify_folder(folder: str, tolerance: float, quiet: bool, json: bool) -> Finished:
-    """Print what became of every table; an error if a number differs."""
+    """Print how every table compares; raise an error if a number differs."""
     check_not_hidden()
     if not 0 <= tolerance < float("inf"):
         raise MechheadsError(f"--tolerance takes 0 or more, got {tolerance}.")
