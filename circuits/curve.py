@@ -24,7 +24,7 @@ from mechheads.errors import MechheadsError
 from mechheads.models.model import Model, model_name, shape_of
 from mechheads.prompts import Prompts
 from mechheads.runs.result import Result
-from mechheads.scoring.statistics import ends, resample
+from mechheads.scoring.statistics import ends, resample, standard_error
 
 from .circuit import Circuit, Head
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # Shares of all heads at which MIB measures f.
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+# Relative differences below this are rounding errors of float32.
+ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,23 @@ class Curve(Result):
         every = np.arange(len(self.ranking) + 1)
         rows = [np.interp(every, self.random_at, row.numpy()) for row in self.random_explained]
         return torch.from_numpy(np.stack(rows)).float()
+
+    @property
+    def gap(self) -> tuple[float, float]:
+        """The effect to explain, metric with all heads less none, and its standard error."""
+        gaps = self.values[-1] - self.values[0]
+        return float(gaps.mean()), float(standard_error(gaps))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A warning if the effect to explain may be chance: shares of it then mean nothing."""
+        gap, error = self.gap
+        if abs(gap) > 2 * error:
+            return ()
+        return (
+            f"The effect to explain on {self.task} is {gap:.3g} ± {error:.3g} (standard error), "
+            "which may be 0: shares of it mean nothing. Use more prompts or another metric.",
+        )
 
     @property
     def headline(self) -> dict[str, Any]:
@@ -206,10 +225,11 @@ def explained_effect_curve(
         model, prompts, torch.cat(keep), metric, replacement=replacement, budget=budget, quiet=quiet
     )
     own, others = values[: len(every) + 1], values[len(every) + 1 :]
-    if not bool(explained(own.mean(1)).isfinite().all()):
+    if not has_gap(own[0], own[-1]):
         raise MechheadsError(
             f"{model_name(model)} scores the same on {prompts.task} with all heads and with "
-            "none, so there is nothing to explain. Use another task, metric or replacement."
+            f"none ({own[-1].mean():.7g} and {own[0].mean():.7g}), so there is nothing to explain. "
+            "Use another task, metric or replacement."
         )
     return Curve(
         prompts.task,
@@ -221,6 +241,14 @@ def explained_effect_curve(
         tuple(at),
         {"replacement": replacement, "draws": draws, "seed": seed},
     )
+
+
+def has_gap(none: Float[Tensor, " prompt"], whole: Float[Tensor, " prompt"]) -> bool:
+    """Whether the metric with all heads differs from that with none by more than rounding."""
+    if not bool(none.isfinite().all() and whole.isfinite().all()):
+        return False
+    size = float(torch.maximum(none.abs(), whole.abs()).mean())
+    return abs(float((whole - none).mean())) > ROUNDING * size
 
 
 def random_points(heads: int, points: int) -> list[int]:

@@ -138,8 +138,8 @@ class Discovery(Result):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A warning if the model cannot do the task."""
-        return self.evaluation.warnings
+        """Warnings that the model cannot do the task, or that the effect may be chance."""
+        return *self.evaluation.warnings, *self.curve.warnings
 
     @property
     def sentence(self) -> str:

@@ -33,7 +33,7 @@ def print_prompts(model: Model, prompts: Prompts, n: int) -> None:
 
 
 def print_evaluation(evaluation: Evaluation, edges: EdgeCounts | None = None) -> None:
-    """Print the mean and standard error of the metrics on both kinds of prompts, and any warning."""
+    """Print the metrics on clean and corrupted prompts (mean, standard error), and any warning."""
     n = len(evaluation.clean[evaluation.metric])
     title = Text(f"{evaluation.task} on {evaluation.model}, {n} prompts", style="bold")
     table = Table("metric", box=None, pad_edge=False)

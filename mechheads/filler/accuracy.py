@@ -51,17 +51,17 @@ class Answers:
 class Accuracies(Result):
     """The answers of all models.
 
-    p-values are from McNemar's exact test against the first condition, Holm-corrected for the number
-    of comparisons over all models.
+    p-values are from McNemar's exact test against the first condition, Holm-corrected for the
+    number of comparisons over all models.
     """
 
     answers: tuple[Answers, ...]
     axis: str = "condition"
 
     def frame(self) -> "pd.DataFrame":
-        """A tidy frame: model, condition, n, correct, accuracy, low, high, p_value, tokens, cut_off.
+        """A tidy frame; numbers are missing where nothing was asked.
 
-        Numbers are missing where nothing was asked.
+        Columns: model, condition, n, correct, accuracy, low, high, p_value, tokens, cut_off.
         """
         import pandas as pd
 

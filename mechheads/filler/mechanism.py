@@ -33,9 +33,9 @@ class Mechanism:
     """What a condition's run does to a head's weights from later queries.
 
     `mass` is the share of attention on the run, `factor` the mean over queries of what is left of
-    the original weights (geometric mean over keys): 1 - mass if there is one factor. `spread` is the
-    attention-weighted standard deviation of its logarithm over a query's keys, and `p_value` the
-    probability of such differences between keys if there were one factor per query.
+    the original weights (geometric mean over keys): 1 - mass if there is one factor. `spread` is
+    the attention-weighted standard deviation of its logarithm over a query's keys, and `p_value`
+    the probability of such differences between keys if there were one factor per query.
     """
 
     condition: str

@@ -1,1 +1,1 @@
-"""How results look: the theme, figures of heads, the HTML page, the report of a run."""
+"""How results are presented: theme, figures of heads, HTML page, reports of a run."""

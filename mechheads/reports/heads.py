@@ -68,7 +68,7 @@ def draw_effects(effects: HeadEffects) -> "go.Figure":
 
 
 def draw_head_types(found: HeadTypes) -> "go.Figure":
-    """A heat map per type of head: mean attention weight, layer by head."""
+    """One heat map per head type: mean attention weight, layer by head."""
     panels = {kind: scores.tolist() for kind, scores in found.scores.items()}
     return _grids(panels, "attention<br>weight")
 
@@ -80,7 +80,7 @@ def draw_edge_counts(found: EdgeCounts) -> "go.Figure":
 
 
 def draw_positions(found: PositionEffects) -> "go.Figure":
-    """A row per head that matters, a column per position: the effect of the head there alone."""
+    """One row per strong head, one column per position: the head's effect at that position."""
     import plotly.graph_objects as go
 
     scores = found.scores
@@ -101,7 +101,7 @@ def draw_positions(found: PositionEffects) -> "go.Figure":
         )
     )
     figure.update_xaxes(title_text="position", dtick=1)
-    some = "" if len(shown) == layers * heads else f", the {len(shown)} strongest"
+    some = "" if len(shown) == layers * heads else f" ({len(shown)} strongest)"
     figure.update_yaxes(title_text=f"head{some}", autorange="reversed", dtick=1)
     return styled(figure, height=140 + 18 * len(shown), margin={"t": 30, "r": 20})
 
@@ -156,7 +156,7 @@ def draw_patterns(found: Patterns) -> "go.Figure":
 
 
 def _grids(panels: "dict[str, list[list[float]]]", unit: str) -> "go.Figure":
-    """Heat maps side by side, layer by head, on one scale from 0."""
+    """Heat maps side by side, layer by head, on a shared scale from 0."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(1, len(panels), subplot_titles=list(panels), shared_yaxes=True)
@@ -181,7 +181,7 @@ def _grids(panels: "dict[str, list[list[float]]]", unit: str) -> "go.Figure":
 
 
 def draw_patterns_summed(models: Sequence[Patterns]) -> "go.Figure":
-    """One panel per model: the weights of all heads added up, with the tokens along both axes."""
+    """One panel per model: the weights summed over all heads, with the tokens along both axes."""
     from plotly.subplots import make_subplots
 
     titles = [
@@ -222,11 +222,11 @@ def draw_patterns_summed(models: Sequence[Patterns]) -> "go.Figure":
 
 
 def draw_patterns_by_head(models: Sequence[Patterns]) -> "go.Figure":
-    """A small square for every head, a row per layer, the models beside each other."""
+    """A small square per head, a row per layer, models side by side."""
     from plotly.subplots import make_subplots
 
     layers = max(p.weights.shape[0] for p in models)
-    # A narrow empty column stands between two models.
+    # A narrow empty column separates two models.
     starts, titles = [1], [[] for _ in range(layers)]
     for p in models:
         heads = p.weights.shape[1]
@@ -284,7 +284,7 @@ def draw_patterns_by_head(models: Sequence[Patterns]) -> "go.Figure":
 def draw_weights(
     names: Sequence[str], tokens: Sequence[str], weights: Float[Tensor, "head query key"]
 ) -> "go.Figure":
-    """A panel per head, three in a row; the tokens are along the axes where there is room."""
+    """One panel per head, three in a row, with tokens along the axes if there is room."""
     from plotly.subplots import make_subplots
 
     columns = min(3, len(names))
@@ -298,7 +298,7 @@ def draw_weights(
         horizontal_spacing=0.02,
         vertical_spacing=0.1 / rows,
     )
-    # A token may stand at several places: its number tells them apart.
+    # A token may occur several times: its index makes it unique.
     places = [f"{i} {label(token)}" for i, token in enumerate(tokens)]
     for i, name in enumerate(names):
         figure.add_heatmap(
@@ -336,5 +336,5 @@ def _axis(figure: Any, column: int) -> Any:
 
 
 def _causal(weights: Float[Tensor, "query key"]) -> list[list[float | None]]:
-    """The weights with nothing where an edge is closed or a query cannot look."""
+    """The weights, with None where an edge is closed or masked."""
     return [[round(value, 4) or None for value in row] for row in weights.tolist()]

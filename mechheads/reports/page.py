@@ -1,6 +1,4 @@
-"""Reports: sections of text, figures and tables, as one HTML file that needs no network, or as
-Markdown, which leaves the figures out.
-"""
+"""Reports of text, figures and tables: a self-contained HTML file, or Markdown without figures."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,9 +19,9 @@ PAGE = "page.html.j2"
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with text, a figure, tables or lines of code below it; each may be missing.
+    """A heading, followed by optional text, figure, tables and code.
 
-    `links` are the addresses that cells of the frame point to, by their text.
+    `links` maps the text of frame cells to the addresses they link to.
     """
 
     heading: str
@@ -38,7 +36,7 @@ class Section:
 def write_page(
     file: Path, title: str, sections: Sequence[Section], *, headline: str = "", warning: str = ""
 ) -> Path:
-    """Write the page whole or not at all. Every text is escaped; plotly is inside, once."""
+    """Write the page atomically. All text is escaped; plotly.js is embedded once."""
     figures, script = [], True
     for i, section in enumerate(sections):
         drawn = ""
@@ -70,7 +68,7 @@ def write_page(
 def write_markdown(
     file: Path, title: str, sections: Sequence[Section], *, headline: str = "", warning: str = ""
 ) -> Path:
-    """The same for people who paste into notes: text, tables and code, no figures."""
+    """The same as Markdown, to paste into notes: text, tables and code, no figures."""
     lines = [f"# {_escaped(title)}", "", _escaped(headline), ""]
     lines += [f"**{_escaped(warning)}**"] if warning else []
     for section in sections:
@@ -86,7 +84,7 @@ def write_markdown(
             lines += [_row(list(section.frame.columns)), f"|{'|'.join(sides)}|"]
             lines += [_row(cells) for cells in _cells(section.frame)]
         for code in section.code:
-            # A fence must be longer than any inside of it.
+            # A fence must be longer than any inside it.
             fence = max(["``", *re.findall("`+", code)], key=len) + "`"
             lines += ["", fence, code, fence]
     text = "\n".join(lines)
@@ -108,7 +106,7 @@ def _cell(value: Any) -> str:
 
 
 def _kinds(frame: "pd.DataFrame") -> list[str]:
-    """Numbers stand at the right of their column."""
+    """The class of each column: numbers are right-aligned."""
     return ["number" if dtype.kind in "iuf" else "" for dtype in frame.dtypes]
 
 

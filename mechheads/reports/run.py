@@ -1,4 +1,4 @@
-"""The two reports of a run folder: what was found, and below it how it was made."""
+"""The two reports of a run folder: the results, then how they were made."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

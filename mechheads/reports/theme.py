@@ -1,4 +1,4 @@
-"""How figures look: colours, fonts, and names that plotly would misread."""
+"""The look of figures: colours, fonts, and escaping of names for plotly."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-# Okabe and Ito's colours, told apart by every kind of colour vision; lines also differ in dashes.
+# Okabe-Ito colours, distinguishable with any colour vision; lines also differ in dashes.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 FONT: Mapping[str, Any] = {"family": "system-ui, sans-serif", "size": 13}
 
 
 def styled(figure: "go.Figure", **layout: Any) -> "go.Figure":
-    """The look that all our figures share."""
+    """Apply the style that all figures share."""
     return figure.update_layout(template="simple_white", font=FONT, **layout)
 
 
 def band(figure: Any, x: Any, low: Any, high: Any, color: str, **place: Any) -> None:
-    """Shade what lies between two curves."""
+    """Shade the area between two curves."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     figure.add_scatter(
         x=[*x, *reversed(list(x))],
@@ -34,10 +34,10 @@ def band(figure: Any, x: Any, low: Any, high: Any, color: str, **place: Any) -> 
 
 
 def escaped(text: str) -> str:
-    """A name in a figure: plotly would read tags in it."""
+    """Escape a name for a figure: plotly would interpret tags in it."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def label(token: str) -> str:
-    """A token in a figure: plotly would drop spaces at its ends."""
+    """Format a token for a figure: plotly would drop spaces at its ends."""
     return escaped(repr(token)[1:-1] if not token.isprintable() else token.replace(" ", "␣"))

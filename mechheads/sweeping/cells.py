@@ -74,7 +74,7 @@ def alone(out: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise MechheadsError(
-            f"another sweep is writing to {out}. Wait for it to finish, or choose a different --out."
+            f"another sweep is writing to {out}. Wait for it, or choose a different --out."
         ) from None
     except OSError as error:
         raise MechheadsError(f"cannot lock {out / LOCK} ({error.strerror}).") from None

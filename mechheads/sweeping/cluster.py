@@ -72,7 +72,7 @@ def on_cluster(address: str, cpus: float = 1.0, gpus: float = 0.0, split: bool =
 
 
 def worker_options(cpus: float, gpus: float) -> dict[str, Any]:
-    """Resources per cell; by default, Ray would end a GPU worker, and its models, after each cell."""
+    """Resources per cell; by default, Ray would end GPU workers, with their models, after each."""
     return {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 5, "max_calls": 0}
 
 

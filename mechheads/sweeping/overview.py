@@ -26,8 +26,8 @@ WORDS = {"git": "code", "packages": "packages", "threads": "thread counts", "dev
 class Drawing:
     """Which columns of a run's table are drawn, and which headline numbers are listed.
 
-    There is a panel for each value of `panel` (or for each task, if there is no such column), with a
-    line for each combination of `lines`, `y` and the settings that differ; bars if x is not a
+    There is a panel for each value of `panel` (or for each task, if there is no such column), with
+    a line for each combination of `lines`, `y` and the settings that differ; bars if x is not a
     number. The last of `lines` sets the colour. Only rows with the first value in column `first`
     are drawn.
     """

@@ -61,7 +61,7 @@ def check(given: Mapping[str, Any]) -> None:
     """Raise an error if the flags for CPUs, GPUs or the cluster are invalid."""
     cpus, gpus = given["cpus"], given["gpus"]
     if not 0 < (1 if cpus is None else cpus) < MOST or not 0 <= gpus < MOST:
-        raise MechheadsError(f"--cpus takes more than 0 and --gpus 0 or more, got {cpus} and {gpus}.")
+        raise MechheadsError(f"--cpus takes more than 0, --gpus 0 or more; got {cpus} and {gpus}.")
     if given["split_layers"] and not given["cluster"]:
         raise MechheadsError("--split-layers needs --cluster: it splits layers across workers.")
 

@@ -1,1 +1,1 @@
-"""How the embedded pair was made: pretraining, sparsification, data, workers, checkpoints."""
+"""How the embedded models were made: pretraining, sparsification, data, workers, checkpoints."""

@@ -1,7 +1,7 @@
-"""The state of a training run on disk: parameters, the optimizer's moments, and where it stands.
+"""Training checkpoints: parameters, the optimizer's moments, and the progress of the run.
 
-Safetensors only, written whole or not at all. A run that goes on from it ends with the same bytes
-as one that was never stopped.
+Safetensors only, written atomically. A resumed run ends with the same bytes as an uninterrupted
+one.
 """
 
 import json
@@ -24,7 +24,7 @@ def save(
     settings: Mapping[str, Any],
     state: Mapping[str, Any],
 ) -> None:
-    """Write a checkpoint; `state` is what the run needs beside its tensors, e.g. the step."""
+    """Write a checkpoint; `state` is what the run needs besides its tensors, e.g. the step."""
     tensors = {f"parameter.{name}": p.detach().contiguous() for name, p in parameters.items()}
     for i, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{i}.{key}": value for key, value in moments.items()}
@@ -40,9 +40,9 @@ def restore(
     optimizer: torch.optim.Optimizer,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Fill parameters and optimizer from a checkpoint of the same settings and give its state.
+    """Load parameters and optimizer from a checkpoint with the same settings; return its state.
 
-    Without a checkpoint nothing is filled and the state is empty.
+    Without a checkpoint, nothing is loaded and the state is empty.
     """
     if not file.exists():
         return {}
@@ -52,21 +52,21 @@ def restore(
         tensors = load_file(file)
     except (SafetensorError, OSError) as error:
         raise MechheadsError(
-            f"{file} is damaged ({error}). Delete it to begin again, or choose another --out."
+            f"{file} is damaged ({error}). Delete it to start over, or choose another --out."
         ) from None
     made_by = json.loads(metadata["settings"])
     for name, value in settings.items():
         if made_by.get(name) != value:
             raise MechheadsError(
                 f"{file} was made with --{name.replace('_', '-')} {made_by.get(name)}, not "
-                f"{value}. Go on with the same settings, or choose another --out."
+                f"{value}. Resume with the same settings, or choose another --out."
             )
     for name, parameter in parameters.items():
         saved_shape = getattr(tensors.get(f"parameter.{name}"), "shape", None)
         if saved_shape != parameter.shape:
             raise MechheadsError(
-                f"{file} is of another model: its {name} is {saved_shape}, not {parameter.shape}. "
-                "Choose another --out."
+                f"{file} is from a different model: its {name} is {saved_shape}, not "
+                f"{parameter.shape}. Choose another --out."
             )
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -1,9 +1,9 @@
 """Token rows to train on: the tasks' prompts with their answers, or plain text.
 
-1. Rows begin with the token that the model gets before every prompt, if it gets one.
-2. Answer tokens weigh 1, those of the solved examples before the question too; the other tokens of
-   a prompt weigh 0.1. In plain text every token weighs 1.
-3. Rows of like length are grouped and padded at the end, where nothing attends to.
+1. Rows begin with the BOS token if the model gets one before every prompt.
+2. Answer tokens have weight 1, including those of solved examples before the question; the other
+   tokens of a prompt have weight 0.1. In plain text every token has weight 1.
+3. Rows of similar length are grouped and padded at the end, where nothing attends to the padding.
 """
 
 import random
@@ -25,9 +25,9 @@ from . import texts
 
 @dataclass(frozen=True)
 class Rows:
-    """Token rows padded at the end, the weight of predicting each token, and what is asked for.
+    """Token rows padded at the end, the loss weight of each token, and which are the answer.
 
-    `positions` say where the tokens stand, if not one after the other from 0 on.
+    `positions` are the tokens' positions, if they are not 0, 1, 2 and so on.
     """
 
     tokens: Int[Tensor, "row pos"]
@@ -42,13 +42,13 @@ class Rows:
         return torch.cat([self.weights[:, 1:], nothing], dim=1) > 0
 
 
-# What a step trains on; the same rows for the same step, on every machine.
+# The rows a step trains on; the same for the same step, on every machine.
 Lessons = Callable[[int], list[Rows]]
 
 
 @dataclass(frozen=True)
 class Course:
-    """What is trained on, and rows that are not, to measure with."""
+    """Training rows, and held-out rows to evaluate on."""
 
     lessons: Lessons
     tests: list[Rows]
@@ -70,7 +70,7 @@ def task_course(
 def text_course(
     tokenizer: Any, place: Path, length: int, batch: int, seed: int, prepend: bool = True
 ) -> Course:
-    """Sequences of a text; the last twentieth of them, if there are twenty, is held out."""
+    """Sequences of a text; the last twentieth is held out if there are at least twenty."""
     sequences = read_sequences(place, tokenizer, length, prepend)
     held = len(sequences) // 20
     kept, tests = sequences[: len(sequences) - held], sequences[-held:] if held else sequences
@@ -88,10 +88,10 @@ def task_lessons(
     context: int = 0,
     prepend: bool = True,
 ) -> Lessons:
-    """Prompts of every task's training split, as many as its share says, and repeated words.
+    """Prompts from every task's training split, according to its share, and repeated words.
 
-    In the first `n_first` steps there are only repeated words, four times as many of them. They
-    stand anywhere in a context of that many tokens.
+    The first `n_first` steps have only repeated words, four times as many. They are placed anywhere
+    in a context of `context` tokens.
     """
     pool = [tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in repeated]
 
@@ -109,12 +109,12 @@ def task_lessons(
 def echoes(
     pool: Sequence[int], rng: random.Random, first: int, n: int, context: int = 0
 ) -> list[Rows]:
-    """Random words, and again: half of the rows in the same order, half as pairs in another order.
+    """Repeated random words: half of the rows in the same order, half as pairs in a new order.
 
-    Between the words of a pair stand up to three words that all pairs of the row have in common.
-    Whatever can be known the second time weighs 1. From this a model learns to look for what
-    followed a word before, which most tasks need a part of. Long rows would teach it much later;
-    so rows are short, but all but their first token stand anywhere in the context.
+    Between the words of a pair are up to three words that all pairs of the row have in common.
+    Whatever is predictable the second time has weight 1. This teaches induction, looking up what
+    followed a word before, which most tasks build on. Long rows would teach it much later, so rows
+    are short, but all tokens except the first are placed anywhere in the context.
     """
     made: list[list[tuple[int, float, int]]] = []
     for i in range(n):
@@ -137,7 +137,7 @@ def echoes(
 
 
 def _anywhere(part: Rows, rng: random.Random, context: int) -> Rows:
-    """The rows, each moved by a random distance behind its first token."""
+    """The rows, each shifted by a random distance after its first token."""
     rows, n = part.tokens.shape
     far = torch.tensor([rng.randint(0, max(0, context - n)) for _ in range(rows)])
     positions = torch.arange(n) + far[:, None]
@@ -146,7 +146,7 @@ def _anywhere(part: Rows, rng: random.Random, context: int) -> Rows:
 
 
 def text_lessons(sequences: Int[Tensor, "row pos"], batch: int, seed: int) -> Lessons:
-    """Sequences of a text drawn at random, without repeats inside of a step."""
+    """Sequences of a text drawn at random, without repeats within a step."""
 
     def lesson(step: int) -> list[Rows]:
         drawn = random.Random(f"{seed}/{step}").sample(
@@ -158,7 +158,7 @@ def text_lessons(sequences: Int[Tensor, "row pos"], batch: int, seed: int) -> Le
 
 
 def examples(share: Share, rng: random.Random) -> list[tuple[str, str]]:
-    """Prompts of the training split with an answer each."""
+    """Prompts from the training split, each with an answer."""
     drawn = []
     for _ in range(share.count):
         (pair,) = draw(rng.choice(share.makers), 1, rng, "train")
@@ -170,7 +170,7 @@ def examples(share: Share, rng: random.Random) -> list[tuple[str, str]]:
 
 
 def _introduced(pair: Pair) -> list[str]:
-    """The two first words in which the corrupted prompt differs from the clean one."""
+    """The first two words in which the corrupted prompt differs from the clean one."""
     words = zip(pair.clean.split(), pair.corrupt.split(), strict=True)
     return [f" {b.strip('.,')}" for a, b in words if a != b][:2]
 
@@ -178,7 +178,7 @@ def _introduced(pair: Pair) -> list[str]:
 def rows(
     tokenizer: Any, drawn: Sequence[tuple[str, str]], groups: int = 9, prepend: bool = True
 ) -> list[Rows]:
-    """The examples as token rows, in groups of like length."""
+    """The examples as token rows, in groups of similar length."""
     first = [(tokenizer.bos_token_id, 0.0, 0)] if prepend else []
     encoded = sorted((first + _encode(tokenizer, *example) for example in drawn), key=len)
     return [_pad(part) for part in _parts(encoded, groups)]
@@ -187,14 +187,14 @@ def rows(
 def thinned(
     weights: Float[Tensor, "row pos"],
 ) -> tuple[Bool[Tensor, "row pos"], Float[Tensor, " kept"]]:
-    """Which tokens to predict, and their weights: of the light ones three in ten stand for all."""
+    """Which tokens to predict, and their weights; a sample of 30 % stands for all light tokens."""
     light = (weights > 0) & (weights < 1)
     kept = (weights >= 1) | (light & (torch.rand_like(weights) < 0.3))
     return kept, weights[kept] / torch.where(light[kept], 0.3, 1.0)
 
 
 def _pad(part: Sequence[Sequence[tuple[int, float, int]]]) -> Rows:
-    """Rows of tokens with their weights and whether they are asked for, as tensors."""
+    """Rows of (token, weight, is answer) as padded tensors."""
     tokens = torch.zeros(len(part), max(map(len, part))).long()
     weights, asked = torch.zeros(tokens.shape), torch.zeros(tokens.shape).bool()
     for i, row in enumerate(part):
@@ -207,7 +207,7 @@ def _pad(part: Sequence[Sequence[tuple[int, float, int]]]) -> Rows:
 
 
 def text_rows(sequences: Int[Tensor, "row pos"]) -> Rows:
-    """Sequences of equal length in which every token but the first is to be predicted."""
+    """Sequences of equal length in which every token but the first is predicted."""
     weights = torch.ones(sequences.shape)
     weights[:, 0] = 0.0
     return Rows(sequences, weights, torch.zeros_like(sequences).bool())
@@ -234,7 +234,7 @@ def read_sequences(
 
 
 def _encode(tokenizer: Any, prompt: str, answer: str) -> list[tuple[int, float, int]]:
-    """Tokens, their weights (1 for answers, 0.1 else) and 1 for the answer that is asked for."""
+    """Tokens, their weights (1 for answers, otherwise 0.1), and 1 for those of the final answer."""
     whole = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)
     spans = _solved(prompt)
     before = [
@@ -246,14 +246,14 @@ def _encode(tokenizer: Any, prompt: str, answer: str) -> list[tuple[int, float, 
 
 
 def _solved(prompt: str) -> list[tuple[int, int]]:
-    """Where answers stand inside of a prompt: of examples, and arguments from the second on."""
+    """Spans of answers inside a prompt: of solved examples, and arguments from the second on."""
     answers = list(re.finditer(r"\nAnswer:[^\n]*?( [^ \n]+)\n", prompt))
     arguments = list(re.finditer(r"\n    :param( \w+):", prompt))[1:]
     return [found.span(1) for found in (*answers, *arguments)]
 
 
 def _parts(encoded: list, groups: int) -> list[list]:
-    """The sorted rows cut where the padding is least: at equal steps of their length."""
+    """The sorted rows in groups of about equal total length, which keeps padding low."""
     total = sum(map(len, encoded))
     parts: list[list] = [[]]
     used = 0

@@ -1,12 +1,12 @@
 """Muon in float32: each matrix moves by an orthogonal step (Jordan 2024), the rest by AdamW.
 
-1. A matrix's gradient is averaged over steps, with Nesterov's look ahead.
+1. The gradient of a matrix is averaged over steps, with Nesterov momentum.
 2. Newton-Schulz iterations make all its singular values about 1, so that rare directions, which a
    head needs to find another token, are learned as fast as common ones.
-3. The step is scaled to the size that AdamW's would have.
+3. The step is scaled to the size of an AdamW step.
 
 `torch.optim.Muon` does the same in bfloat16, which is about ten times slower on a CPU, and cannot
-cut a matrix that holds queries, keys and values into its three parts.
+split a joint matrix of queries, keys and values into its three parts.
 """
 
 import math
@@ -21,11 +21,11 @@ MOMENTUM = 0.95
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW for groups with `pieces` 0; in the others each matrix is so many side by side."""
+    """AdamW for groups with `pieces` 0; otherwise a matrix is `pieces` matrices side by side."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step; gradients of matrices are used up."""
+        """Take one step; the gradients of matrices are cleared."""
         for group in self.param_groups:
             for parameter in group["params"] if group["pieces"] else ():
                 if parameter.grad is not None:
@@ -37,7 +37,7 @@ class Muon(torch.optim.AdamW):
         gradient = parameter.grad
         assert gradient is not None
         state = self.state[parameter]
-        # AdamW wants a step in every state that it loads.
+        # AdamW expects a step in every state that it loads.
         state["step"] = state.get("step", torch.zeros(())) + 1
         average = state.setdefault("momentum", torch.zeros_like(parameter))
         average.lerp_(gradient, 1 - MOMENTUM)
@@ -49,7 +49,7 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonal(matrices: Float[Tensor, "part row column"]) -> Float[Tensor, "part row column"]:
-    """The matrices with all their singular values moved to about 1 (0.7 to 1.2)."""
+    """The matrices with all singular values moved to about 1 (0.7 to 1.2)."""
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices

@@ -1,16 +1,14 @@
-"""Trains the embedded model from scratch on the tasks' own prompts.
+"""Train the embedded model from scratch on the tasks' prompts.
 
-1. The tokenizer's vocabulary is every word of the tasks, so that each is one token, and all bytes,
+1. The tokenizer's vocabulary is every word of the tasks, so that each is one token, plus all bytes,
    so that any text can be encoded.
-2. A step draws prompts of every task from the training split, with their answers behind them, and
-   runs them in a few groups of like length, and random words that are repeated; `rows` says what
-   each token weighs.
-3. Muon (AdamW for all but the matrices of the blocks), a high rate that falls in steps; then
-   attention dropout, which spreads each job over more heads, and last without it again, since
-   arithmetic suffers.
-4. The rows of a step are drawn and run by several processes. They and the dropout depend on the
-   seed, the step and the worker alone, so that a run which was stopped and resumed from its
-   checkpoint ends with the same weights.
+2. A step draws prompts of every task from the training split, followed by their answers, in a few
+   groups of similar length, plus repeated random words; see `data` for the weights of tokens.
+3. Muon (AdamW for all but the matrices of the blocks) with a high learning rate that falls in
+   steps; then attention dropout, which spreads each function over more heads; finally without it
+   again, since it hurts arithmetic.
+4. Several processes draw and run the rows of a step. Rows and dropout depend only on the seed, the
+   step and the worker, so that a run resumed from its checkpoint ends with the same weights.
 """
 
 import math
@@ -37,13 +35,13 @@ from .muon import Muon
 
 END = "<|endoftext|>"
 # A word with the space before it, one or two digits with theirs, a run of line breaks with the
-# indentation behind it, or a run of other signs.
+# indentation after it, or a run of other characters.
 PIECE = r"\n+ *| ?[A-Za-z_]+| ?\d{1,2}| ?[^\sA-Za-z\d_]+|\s+"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The size of the model and how long it is trained: `steps`, and `last` without dropout."""
+    """Model size and training length: `steps`, then `last` steps without dropout."""
 
     layers: int = 4
     heads: int = 8
@@ -62,7 +60,7 @@ class Recipe:
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Every piece of the texts is a token; what they do not hold is spelled in bytes."""
+    """Every piece of the texts is a token; anything else is encoded as bytes."""
     split = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(PIECE), "isolated"),
@@ -104,7 +102,7 @@ def new_model(recipe: Recipe, vocabulary: int) -> GPT2LMHeadModel:
         architectures=["GPT2LMHeadModel"],
     )
     model = GPT2LMHeadModel(config)
-    # GPT-2's own start is made for a wide model: heads of a narrow one would hardly differ.
+    # GPT-2's initialization suits wide models: heads of a narrow one would hardly differ.
     for name, weight in model.named_parameters():
         if name.endswith(("attn.c_attn.weight", "mlp.c_fc.weight")):
             torch.nn.init.normal_(weight, std=recipe.width**-0.5)
@@ -112,7 +110,7 @@ def new_model(recipe: Recipe, vocabulary: int) -> GPT2LMHeadModel:
 
 
 def loss_of(model: GPT2LMHeadModel, part: Rows) -> Tensor:
-    """Weighted sum of the token losses; of the light tokens some stand for all."""
+    """Weighted sum of the token losses; a sample of the light tokens stands for all."""
     inside = model.transformer(part.tokens, position_ids=part.positions)
     hidden = inside.last_hidden_state[:, :-1]
     kept, weights = thinned(part.weights[:, 1:])
@@ -122,10 +120,10 @@ def loss_of(model: GPT2LMHeadModel, part: Rows) -> Tensor:
 
 
 def pace(recipe: Recipe, step: int) -> float:
-    """Warm-up to 1; a third from 35 % of the steps on, a seventh from 50 %; then cosine from 80 %.
+    """Learning-rate factor: warm-up to 1; 1/3 from 35 % of the steps, 1/7 from 50 %; then cosine.
 
-    Copying is learned at the high rate, tasks of several steps only at the lower ones. The last
-    steps begin again at a seventh and end with a cosine.
+    The cosine starts at 80 %. Copying is learned at the high rate, multi-step tasks only at the
+    lower ones. The `last` steps start again at 1/7 and end with a cosine.
     """
     if step < recipe.warm_up:
         return (step + 1) / recipe.warm_up
@@ -145,7 +143,7 @@ def accuracies(
     tokenizer: PreTrainedTokenizerFast,
     tests: Mapping[str, Sequence[Pair]],
 ) -> dict[str, float]:
-    """Share of the test prompts whose answer the model would say, token by token."""
+    """Share of test prompts whose answer the model predicts, token by token."""
     model.eval()
     found = {}
     for task, pairs in tests.items():
@@ -170,9 +168,9 @@ def train(
     save_every: int = 250,
     quiet: bool = False,
 ) -> GPT2LMHeadModel:
-    """Train, or go on from the checkpoint; the model's directory is `out`, the rest below it.
+    """Train, or resume from the checkpoint; the model goes to `out`, everything else below it.
 
-    course(worker, workers) gives what a worker trains on; other processes import it by its name.
+    course(worker, workers) returns what a worker trains on; other processes import it by name.
     """
     _check(recipe)
     training = prepare(out / "training")
@@ -211,14 +209,14 @@ def train(
 
 @dataclass(frozen=True)
 class Work:
-    """What every process of a run needs to know to compute its part of a step."""
+    """What every process of a run needs to compute its part of a step."""
 
     recipe: Recipe
     vocabulary: int
     course: Callable[[int, int], Lessons]
 
     def hire(self, worker: int) -> tuple[list[Parameter], workers.Compute]:
-        """The parameters of a model of the worker's own, and how it computes a step."""
+        """The parameters of the worker's own model, and how it computes a step."""
         recipe = self.recipe
         model = new_model(recipe, self.vocabulary)
         lessons = self.course(worker, recipe.workers)
@@ -246,7 +244,7 @@ def _check(recipe: Recipe) -> None:
     if recipe.last < 0:
         raise MechheadsError(f"--last takes 0 or more, got {recipe.last}.")
     if recipe.width % recipe.heads:
-        raise MechheadsError(f"--width {recipe.width} is no multiple of --heads {recipe.heads}.")
+        raise MechheadsError(f"--width {recipe.width} is not a multiple of --heads {recipe.heads}.")
 
 
 def _step(team: workers.Team, optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> float:
@@ -268,7 +266,7 @@ def _set_dropout(model: GPT2LMHeadModel, share: float) -> None:
 
 
 def _optimizer(model: GPT2LMHeadModel, recipe: Recipe) -> Muon:
-    """Queries, keys and values are one matrix in GPT-2, but orthogonal each on its own."""
+    """Queries, keys and values are one matrix in GPT-2, but are orthogonalized separately."""
     named = dict(model.named_parameters())
     matrices = {n: p for n, p in named.items() if p.ndim == 2 and ".h." in n}
     joint = [p for n, p in matrices.items() if "attn.c_attn" in n]

@@ -1,4 +1,4 @@
-"""The curves of a training run, from its log: `training/log.csv` becomes `training/report.html`."""
+"""The curves of a training run: `training/log.csv` becomes `training/report.html`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of a log: which columns, what the axis says, and a line not to cross."""
+    """One plot of a log: its columns, axis label, and a limit to draw."""
 
     title: str
     axis: str
@@ -29,20 +29,20 @@ class Panel:
 
 SPARSE_PANELS = (
     Panel(
-        "Loss above the dense model's",
+        "Loss above the dense model",
         "nats per weighted token",
         {"train_gap": "training, random gates", "test_gap": "held out, deterministic gates"},
         limit="slack",
     ),
     Panel(
         "Attention edges left",
-        "% of the causal edges",
+        "% of causal edges",
         {"train_density": "training, expected", "test_density": "held out, deterministic gates"},
         log=True,
         percent=True,
         limit="density",
     ),
-    Panel("Multiplier of the density", "c", {"multiplier": "c"}, log=True),
+    Panel("Multiplier of the density constraint", "c", {"multiplier": "c"}, log=True),
     Panel("Heads with an open edge", "heads", {"live_heads": "held out"}),
 )
 
@@ -53,19 +53,19 @@ def write_curves(
     settings: Mapping[str, object],
     panels: Sequence[Panel] = SPARSE_PANELS,
 ) -> Path:
-    """The report of a run, from the log in its training folder."""
+    """Write the report of a run from the log in its training folder."""
     log = pd.read_csv(training / "log.csv").drop_duplicates("step", keep="last")
     last = {name: log[name].iloc[-1] for name in log}
     sections = [
         Section("Curves", figure=draw(log, panels, settings)),
-        Section("At the end", table=last),
+        Section("Final values", table=last),
         Section("Settings", table=settings),
     ]
     return write_page(training / "report.html", title, sections)
 
 
 def accuracy_panels(log: Path) -> tuple[Panel, ...]:
-    """The panels of a pretraining log: its loss, and a line for every task."""
+    """The panels of a pretraining log: its loss, and one line per task."""
     tasks = list(pd.read_csv(log, nrows=1).columns)[3:]
     half = math.ceil(len(tasks) / 2)
     return (
@@ -73,7 +73,7 @@ def accuracy_panels(log: Path) -> tuple[Panel, ...]:
         *(
             Panel(
                 "Held-out accuracy" + (", other tasks" if part else ""),
-                "% of the prompts",
+                "% of prompts",
                 {task: task for task in tasks[part * half : (part + 1) * half]},
                 percent=True,
             )
@@ -83,7 +83,7 @@ def accuracy_panels(log: Path) -> tuple[Panel, ...]:
 
 
 def draw(log: pd.DataFrame, panels: Sequence[Panel], settings: Mapping[str, object]) -> "go.Figure":
-    """One plot per panel below each other, each with its legend at the right."""
+    """The panels stacked vertically, each with its legend on the right."""
     from plotly.subplots import make_subplots
 
     rows = len(panels)

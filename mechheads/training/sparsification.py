@@ -1,17 +1,17 @@
 """Sparse post-training: a dense model learns to do the same with few attention edges.
 
 After arXiv:2512.05865:
-1. Every head gets a gate bias, positive at first, so that its edges begin open (see `gates`).
-2. All weights train on: the cross-entropy, the divergence from the dense model's softened
-   predictions, and c times the expected share of open edges, with gates drawn at random.
+1. Every head gets a gate bias, positive at first, so that its edges start open (see `edge_gates`).
+2. All weights are trained on the cross-entropy, plus the divergence from the dense model's softened
+   predictions, plus c times the expected share of open edges, with gates sampled at random.
 3. c is the multiplier of a constraint: it grows while the loss is less than `slack` above the dense
-   model's on the same tokens, and shrinks while it is more, or edges are few enough.
-4. In the last part the rates fall, and the gates are deterministic, as they will be: noise in the
-   edges costs what needs them exactly, arithmetic above all (ours, not the paper's).
-5. With `start`, all this goes on from a sparse model that was made before; the teacher is dense.
+   model's on the same tokens, and shrinks while it is more or edges are few enough.
+4. In the last part the learning rates fall and the gates are deterministic, as at inference: noisy
+   edges hurt what needs them exactly, above all arithmetic (our addition, not in the paper).
+5. With `start`, training continues from an earlier sparse model; the teacher is still dense.
 
-Every step's data and noise depend on the seed and the step alone: a run that was stopped and
-resumed ends with the same weights.
+The data and noise of a step depend only on the seed and the step, so that a resumed run ends with
+the same weights.
 """
 
 import copy
@@ -41,14 +41,14 @@ from . import checkpoints
 from .data import Course, Rows, thinned
 from .muon import Muon
 
-# Both models' logits are divided by it before they are compared: a model that is sure of its answer
-# else says next to nothing of how it comes to it, and what was held out is forgotten first.
+# Both models' logits are divided by it before they are compared: otherwise a confident model
+# reveals next to nothing about how it gets to its answer, and what was held out is forgotten first.
 TEMPERATURE = 4.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is made sparse; what a checkpoint belongs to."""
+    """How a model is made sparse; a checkpoint is only resumed with the same settings."""
 
     model: str
     text: str = "tasks"
@@ -73,7 +73,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Deterministic gates on rows: what is lost and what is left."""
+    """What is lost and what is left with deterministic gates."""
 
     gap: float  # cross-entropy above the dense model's, in nats
     density: float  # share of the causal edges that are open
@@ -82,7 +82,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Student:
-    """The model that is made sparse, its gates, and the dense model as it was."""
+    """The model being made sparse, its gates, and the original dense model as teacher."""
 
     model: Any
     bias: Float[Tensor, "layer head"]
@@ -97,14 +97,14 @@ class Student:
 
 @dataclass(frozen=True)
 class Control:
-    """The multiplier and the running means that it follows."""
+    """The multiplier and the running means that drive it."""
 
     multiplier: float
     gap: float = 0.0
     density: float = 1.0
 
     def after(self, gap: float, density: float, settings: Settings) -> "Control":
-        """Grow while the constraint holds and edges are too many, shrink otherwise."""
+        """Grow while the constraint holds and there are too many edges, shrink otherwise."""
         gap = 0.95 * self.gap + 0.05 * gap
         density = 0.95 * self.density + 0.05 * density
         push = max(-1.0, min(1.0, (settings.slack - gap) / settings.slack))
@@ -124,7 +124,7 @@ def sparsify(
     save_every: int = 100,
     quiet: bool = False,
 ) -> Outcome:
-    """Post-train the model and write it to `out`; goes on from the checkpoint if there is one."""
+    """Post-train the model and write it to `out`; resumes from the checkpoint if there is one."""
     check(settings)
     training = prepare(out / "training")
     student = begin(original, settings)
@@ -170,7 +170,7 @@ def sparsify(
 
 
 def check(settings: Settings) -> None:
-    """Settings that cannot be are named before a model is loaded."""
+    """Raise an error that names an invalid setting, before a model is loaded."""
     for name in ("length", "steps", "batch", "slack", "rate", "bias_rate", "multiplier"):
         if not getattr(settings, name) > 0:
             raise MechheadsError(
@@ -188,7 +188,7 @@ def check(settings: Settings) -> None:
             f"--density is a share of the edges, 0.004 for 0.4 %; got {settings.density}."
         )
     if settings.start and settings.lora:
-        raise MechheadsError("--start goes on with all weights, not with --lora. Drop one of them.")
+        raise MechheadsError("--start trains all weights, --lora does not. Drop one of them.")
     if settings.length < 2:
         raise MechheadsError(f"--length takes 2 tokens or more, got {settings.length}.")
 
@@ -216,7 +216,7 @@ def begin(original: Original, settings: Settings) -> Student:
 def predict(
     model: Any, tokens: Int[Tensor, "row pos"], asked: Bool[Tensor, "row next"]
 ) -> Float[Tensor, "asked vocab"]:
-    """Logits of the next token at these positions, all but the last; no others are unembedded."""
+    """Next-token logits at the `asked` positions, all but the last; no others are unembedded."""
     chosen = model.get_output_embeddings().register_forward_pre_hook(
         lambda _, given: (given[0][:, :-1][asked], *given[1:])
     )
@@ -227,19 +227,19 @@ def predict(
 
 
 def _take_over(original: Original, start: str) -> Float[Tensor, "layer head"]:
-    """Give the model the weights of a sparse one of the same shape; the biases of its gates."""
+    """Load the weights of a sparse model of the same shape; return its gate biases."""
     source = locate.find(start)
     with quiet_libraries():
         earlier, _ = read_original(source, torch.float32)
     config = earlier.config.to_dict()
     bias = edge_gates.read(source.folder, config, original.n_layers, original.n_heads)
     if bias is None:
-        raise MechheadsError(f"--start {start} is no sparse model. Give one that sparsify made.")
+        raise MechheadsError(f"--start {start} is not a sparse model. Give one made by sparsify.")
     try:
         original.hf_model.load_state_dict(earlier.state_dict())
     except RuntimeError:
         raise MechheadsError(
-            f"--start {start} has other weights than {original.name}. Give one that was made of it."
+            f"--start {start} has different weights from {original.name}. Give one made from it."
         ) from None
     return bias
 
@@ -254,7 +254,7 @@ def _with_adapters(model: Any, settings: Settings) -> Any:
     torch.manual_seed(settings.seed)
     config = LoraConfig(r=settings.lora, lora_alpha=2 * settings.lora, target_modules="all-linear")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that GPT-2's matrices are transposed, which it handles
+        warnings.simplefilter("ignore")  # about GPT-2's transposed matrices, which peft handles
         return get_peft_model(model, config)
 
 
@@ -266,7 +266,7 @@ def train_step(
     settings: Settings,
     step: int,
 ) -> Control:
-    """One step on the rows; gives the multiplier for the next."""
+    """Take one step on the rows; returns the multiplier for the next."""
     torch.manual_seed(settings.seed * 1_000_003 + step)
     late = (step / settings.steps - (1 - settings.settle)) / settings.settle
     for group in optimizer.param_groups:
@@ -291,7 +291,7 @@ def train_step(
 
 
 def _sizes(parts: Sequence[Rows], bias: Float[Tensor, "layer head"]) -> tuple[float, int]:
-    """The sum of the tokens' weights, and the number of causal edges of all heads."""
+    """The sum of the token weights, and the number of causal edges of all heads."""
     weight = sum(float(part.weights.sum()) for part in parts)
     edges = 0
     for part in parts:
@@ -305,7 +305,7 @@ def _forward(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], float, edge_gates.Gated]:
     """Weighted sums: the student's loss, its divergence from the teacher, the teacher's loss.
 
-    Edges are counted of all tokens; with `thin`, some of the light ones are predicted for all.
+    Edges are counted for all tokens; with `thin`, a sample of the light ones stands for all.
     """
     device = student.bias.device
     tokens, queries = part.tokens.to(device), part.queries.to(device)
@@ -328,7 +328,7 @@ def _forward(
 
 @torch.no_grad()
 def measure(student: Student, tests: Sequence[Rows]) -> Outcome:
-    """The deterministic gates on held-out rows."""
+    """Evaluate the deterministic gates on held-out rows."""
     weight, edges = _sizes(tests, student.bias)
     gap = 0.0
     opened = torch.zeros_like(student.bias, dtype=torch.long)
@@ -340,7 +340,7 @@ def measure(student: Student, tests: Sequence[Rows]) -> Outcome:
 
 
 def _optimizer(student: Student, settings: Settings) -> Muon:
-    """Muon for the matrices of the blocks, AdamW for all else and for low-rank adapters."""
+    """Muon for the matrices of the blocks, AdamW for everything else and low-rank adapters."""
     named = {name: p for name, p in student.parameters.items() if name != "edge_gates"}
     ends = ("wte", "wpe", "embed", "lm_head")
     matrices = {
@@ -348,7 +348,7 @@ def _optimizer(student: Student, settings: Settings) -> Muon:
         for name, p in named.items()
         if p.ndim == 2 and not settings.lora and not any(end in name for end in ends)
     }
-    # GPT-2's queries, keys and values lie side by side in one matrix.
+    # GPT-2's queries, keys and values are side by side in one matrix.
     joint = [p for name, p in matrices.items() if name.endswith("attn.c_attn.weight")]
     single = [p for name, p in matrices.items() if not name.endswith("attn.c_attn.weight")]
     others = [p for name, p in named.items() if name not in matrices]
@@ -366,7 +366,7 @@ def _optimizer(student: Student, settings: Settings) -> Muon:
 def _write(
     original: Original, student: Student, settings: Settings, found: Outcome, out: Path
 ) -> None:
-    """The sparse model's directory; config.json comes last, without it there is no model."""
+    """Write the sparse model's directory; config.json comes last and marks it complete."""
     model = student.model
     if settings.lora:
         model = copy.deepcopy(model).merge_and_unload()

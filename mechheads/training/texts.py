@@ -6,11 +6,11 @@ from mechheads.errors import MechheadsError
 
 
 def text_files(place: Path) -> list[Path]:
-    """The files behind --text, none of them empty; an error says what is wrong with it."""
+    """The files that --text refers to; an error says what is wrong with it."""
     if place.is_dir():
         files = sorted(f for f in place.rglob("*") if f.suffix in (".txt", ".md") and f.is_file())
         if not files:
-            raise MechheadsError(f"The folder {place} holds no .txt or .md file. Give another.")
+            raise MechheadsError(f"The folder {place} has no .txt or .md files. Give another.")
     elif place.is_file():
         files = [place]
     else:

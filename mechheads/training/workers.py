@@ -1,8 +1,8 @@
-"""Several processes compute the gradient of one step, each on rows of its own.
+"""Several processes compute the gradient of one step, each on its own rows.
 
-On a CPU that is much faster for a small model than one process with several threads. Parameters and
-gradients lie in shared memory. Gradients are added in the order of the workers, so that the numbers
-depend on how many workers there are, but not on which of them is first.
+On a CPU this is much faster for a small model than one process with several threads. Parameters and
+gradients are in shared memory. Gradients are summed in the order of the workers, so that results
+depend on the number of workers, but not on which one finishes first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,18 +19,18 @@ from torch.nn import Parameter
 from mechheads.errors import MechheadsError
 from mechheads.models.devices import with_threads
 
-# Adds to the gradients of a worker's parameters for a step; gives numbers to be added up.
+# Accumulates a worker's gradients for a step; returns numbers to be summed.
 Compute = Callable[[int], Sequence[float]]
-# The parameters that a worker computes with, and how. Other processes import it by its name.
+# Returns a worker's parameters and how it computes. Other processes import it by name.
 Hire = Callable[[int], tuple[list[Parameter], Compute]]
 
-PATIENCE = 600.0  # seconds; who waits longer for the others gives up
+PATIENCE = 600.0  # seconds that a worker waits for the others
 SUMS = 2
 
 
 @dataclass(frozen=True)
 class Desk:
-    """Where a worker leaves what it found: memory that all processes share."""
+    """Shared memory where a worker leaves its results."""
 
     gradients: list[Tensor]
     sums: Tensor
@@ -45,7 +45,7 @@ class Desk:
 
 @dataclass(frozen=True)
 class Team:
-    """Workers with a desk each; the first of them is this process."""
+    """Workers with a desk each; the first is this process."""
 
     parameters: list[Parameter]
     own: list[Parameter]
@@ -55,7 +55,7 @@ class Team:
     barriers: list[Barrier] = field(default_factory=list)
 
     def step(self, step: int) -> list[float]:
-        """Leave the sum of all gradients in the parameters, and give the summed numbers."""
+        """Leave the sum of all gradients in the parameters, and return the summed numbers."""
         self.turn[0] = step
         self._meet(0)
         self.desks[0].leave(self.own, self.compute(step))
@@ -70,13 +70,13 @@ class Team:
                 barrier.wait(PATIENCE)
         except BrokenBarrierError:
             raise MechheadsError(
-                "A worker stopped. Run it again to go on, or use --workers 1."
+                "A worker stopped. Run it again to resume, or use --workers 1."
             ) from None
 
 
 @contextmanager
 def team(hire: Hire, parameters: list[Parameter], workers: int) -> Iterator[Team]:
-    """Workers that all read these parameters, which move to shared memory."""
+    """Workers that share these parameters, which move to shared memory."""
     for parameter in parameters:
         parameter.data = parameter.data.share_memory_()
     shared = [parameter.data for parameter in parameters]
@@ -119,7 +119,7 @@ def _join(hire: Hire, worker: int, shared: list[Tensor]) -> tuple[list[Parameter
 def _serve(
     hire: Hire, worker: int, shared: list[Tensor], desk: Desk, turn: Tensor, barriers: list[Barrier]
 ) -> None:
-    """What another process does: wait for a step, compute, wait for the next."""
+    """The loop of another process: wait for a step, compute, wait for the next."""
     torch.set_num_threads(1)
     try:
         parameters, compute = _join(hire, worker, shared)

@@ -117,7 +117,7 @@ def verify_sweep(folder: Path, tolerance: float, quiet: bool = False) -> Iterato
         for cell, run in cells.items():
             try:
                 if run is None:
-                    raise MechheadsError("has no run. See the overview for the reason, and start the sweep again")
+                    raise MechheadsError("has no run. The overview says why; start the sweep again")
                 verdict = repeat(run, tolerance, session)
                 if verdict.worst > tolerance:
                     raise MechheadsError(f"DIFFERENT. {' '.join(verdict.lines)}")

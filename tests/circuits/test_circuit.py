@@ -32,9 +32,9 @@ def test_a_saved_circuit_is_the_same_again(tmp_path):
 def test_a_damaged_file_is_named(text, tmp_path):
     file = tmp_path / "broken.json"
     file.write_text(text)
-    with pytest.raises(MechheadsError, match=r"broken\.json is no circuit"):
+    with pytest.raises(MechheadsError, match=r"broken\.json is not a valid circuit"):
         Circuit.load(file)
-    with pytest.raises(MechheadsError, match="is no circuit"):
+    with pytest.raises(MechheadsError, match="is not a valid circuit"):
         Circuit.load(tmp_path / "missing.json")
 
 

@@ -41,7 +41,7 @@ def test_a_model_with_itself_has_a_multiplier_of_one_and_a_jaccard_of_one(found)
     assert task.heads.multiplier == task.heads.low == task.heads.high == task.jaccard == 1
     assert task.edges.standard == task.edges.sparse > 0
     assert task.edges.multiplier == task.edges.low == task.edges.high == 1
-    assert "as many on random names" in comparison.sentence
+    assert "the same number on random names" in comparison.sentence
 
 
 def test_edges_are_those_of_the_circuits_heads(found):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pairs import random_pairs
 
-from circuits.curve import Curve, explained, explained_effect_curve, needed, random_points
+from circuits.curve import Curve, explained, explained_effect_curve, has_gap, needed, random_points
 from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
 
@@ -128,3 +128,21 @@ def test_rankings_that_miss_a_head_are_refused(tiny):
 def test_ratios_are_of_means_not_means_of_ratios():
     values = torch.tensor([[0.0, 0.0], [1.0, 1.0], [1.0, 3.0]])
     assert explained(values.mean(1)).tolist() == [0.0, 0.5, 1.0]
+
+
+def test_a_gap_that_is_rounding_is_no_gap():
+    none = torch.full((8,), 0.7122718)
+    assert not has_gap(none, torch.full((8,), 0.7122719))
+    assert has_gap(none, torch.full((8,), 0.7123718))
+    assert not has_gap(none, torch.full((8,), torch.nan))
+    assert not has_gap(torch.zeros(8), torch.zeros(8))
+
+
+def test_an_effect_that_may_be_chance_is_a_warning():
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(3, 32, generator=generator)
+    curve = Curve("t", "m", "logit_diff", ((0, 0), (0, 1)), noise, torch.rand(2, 2), (0, 2))
+    (warning,) = curve.warnings
+    assert "which may be 0" in warning
+    sure = torch.cat([noise[:2], noise[2:] + 2])
+    assert not Curve("t", "m", "logit_diff", curve.ranking, sure, torch.rand(2, 2), (0, 2)).warnings

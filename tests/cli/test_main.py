@@ -49,7 +49,7 @@ def test_a_script_beside_a_strangers_tasks_py_is_told_what_hides_ours(stranger):
     (stranger / "tasks.py").write_text("")
     (stranger / "mine.py").write_text("import mechheads, tasks\nmechheads.METHODS\ntasks.make")
     out = run("mine", cwd=stranger)
-    assert "hides the package `tasks` of mechheads" in out.stderr
+    assert "shadows the package `tasks` of mechheads" in out.stderr
     assert str(stranger / "tasks.py") in out.stderr
     (stranger / "mine.py").write_text("from mechheads.discover import discover\ndiscover()")
     out = run("mine", cwd=stranger)

@@ -172,7 +172,7 @@ def test_two_models_can_be_compared(tmp_path, capsys):
         ("discover", ["--threshold", "1.5"], "up to 1, got 1.5"),
         ("discover", ["--metric", "logit"], "logit_diff"),
         ("compare", ["--tasks", "ioi,ioi"], "twice"),
-        ("verify", ["/nowhere"], "/nowhere is not there. Give the folder of a run"),
+        ("verify", ["/nowhere"], "/nowhere does not exist. Give the folder of a run"),
         ("discover", ["--budget", "0"], "--budget takes 1 or more tokens per pass, got 0"),
         ("discover", ["--out", ""], "--out is empty"),
         ("sweep", ["--cpus", "nan"], "--cpus takes more than 0"),

@@ -217,9 +217,9 @@ BOTH = {"retain": "ioi", "forget": "math"}
     ("wrong", "words"),
     [
         ({"task": "synta"}, "Unknown task 'synta'. Did you mean 'syntax'"),
-        ({"task": "math,math"}, "--task has two of one name: math,math"),
-        ({"task": "a/x.jsonl,b/x.jsonl"}, "--task has two of one name: x,x"),
-        ({"model": "mini,mini"}, "--model has two of one name: mini,mini"),
+        ({"task": "math,math"}, "--task lists a name twice: math,math"),
+        ({"task": "a/x.jsonl,b/x.jsonl"}, "--task lists a name twice: x,x"),
+        ({"model": "mini,mini"}, "--model lists a name twice: mini,mini"),
         ({"model": "minni"}, "No model 'minni'.* Did you mean 'mini'"),
         ({"n": 2}, "--n takes 4 or more prompts, got 2"),
         ({"test": 3}, "--test takes 4 or more prompts, got 3"),

@@ -107,7 +107,7 @@ def test_questions_of_a_file_are_ranked_by_the_probe(tmp_path):
         ({"scale": 2.0}, "--scale"),
         ({"max_tokens": 0}, "--max-tokens"),
         ({"draws": -1}, "--draws"),
-        ({"metrics": "exact,exact"}, "--metrics names a metric twice"),
+        ({"metrics": "exact,exact"}, "--metrics lists a metric twice"),
         ({"metrics": "comet", "comet_command": "no-such-program"}, "unbabel-comet"),
         ({"k": "nan%"}, "--k takes"),
         ({"k": "elbow"}, "--k elbow needs --method probe"),

@@ -43,7 +43,7 @@ def test_a_run_has_all_its_files(tmp_path, capsys):
     assert set(weights["condition"]) == {"none", "mless", "mful", "random"}
     assert 0 <= found["parts"]["mini, mless"]["one_factor_per_query_p"] <= 1
     assert found["parts"]["mini, mless"]["accuracy"] == pytest.approx(frame["accuracy"][1])
-    assert "bootstrap interval of the mean over prompts" in (folder / "report.md").read_text()
+    assert "95 % bootstrap intervals over prompts" in (folder / "report.md").read_text()
 
 
 def test_sweep_points_that_do_not_fit_are_named_and_have_empty_rows(tmp_path, capsys):
@@ -62,7 +62,7 @@ def test_sweep_points_that_do_not_fit_are_named_and_have_empty_rows(tmp_path, ca
     assert "length 70" in report
     warnings = json.loads((folder / "result.json").read_text())["warnings"]
     assert any("length 70: not asked" in words for words in warnings)
-    assert "no attention was measured: only" in report
+    assert "attention was not measured: only" in report
     assert pd.read_csv(folder / "attention.csv").empty
 
 
@@ -90,7 +90,7 @@ def test_problems_from_a_file_begin_with_the_instruction(tmp_path, monkeypatch):
     assert set(pd.read_csv(folder / "accuracy.csv")["n"]) == {6}
     assert all(text.startswith(f"{INSTRUCTION}\n\nQuestion: What") for text in seen[:6])
     assert all(text.startswith(f"{INSTRUCTION}\n\n//////\n\nQuestion:") for text in seen[6:])
-    with pytest.raises(MechheadsError, match="between takes an instruction"):
+    with pytest.raises(MechheadsError, match="between needs an instruction"):
         prefix(task=str(file), instruction="", out=str(tmp_path / "more"), **given)
 
 
@@ -106,7 +106,7 @@ def test_problems_from_a_file_begin_with_the_instruction(tmp_path, monkeypatch):
         ({"length": 0}, "--head auto needs a --length above 0"),
         ({"length": 110}, "smaller --length"),
         ({"max_tokens": 0}, "--max-tokens takes 1 or more"),
-        ({"conditions": "mless"}, "none among them"),
+        ({"conditions": "mless"}, "must include none"),
         ({"conditions": "none,mles"}, "Did you mean"),
         ({"conditions": "none,arm"}, "besides none"),
         ({"sweep": "lenght"}, "Did you mean"),
@@ -115,7 +115,7 @@ def test_problems_from_a_file_begin_with_the_instruction(tmp_path, monkeypatch):
         ({"arm_c": -1.0}, "--arm-c"),
         ({"arm_percentile": 0.0}, "--arm-percentile"),
         ({"instruction": "Think."}, "--instruction"),
-        ({"task": "math"}, "between takes an instruction"),
+        ({"task": "math"}, "between needs an instruction"),
     ],
 )
 def test_wrong_input_is_named_before_anything_is_asked(wrong, words, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ RECORD = {"clean": "The Mary and", "corrupt": "The John and", "answer": " Mary",
 
 def test_show_of_all_tasks_takes_no_options_of_one():
     out = run("mechheads.show", "--task", "all", "--length", "70")
-    assert "unknown flag --length: --task all takes none" in out.stderr
+    assert "unknown flag --length: --task all takes no task options" in out.stderr
 
 
 def test_show_prints_prompts_metrics_and_a_warning(checkpoint, tmp_path):

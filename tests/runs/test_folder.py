@@ -65,7 +65,7 @@ def test_a_run_of_the_same_settings_replaces_the_older_one(tmp_path):
         (lambda f: (f / "numbers.csv").write_text("k\n"), "numbers.csv was changed"),
         (lambda f: (f / "result.json").write_text("{"), "result.json is damaged"),
         (lambda f: (f / "result.json").write_text("[]"), "result.json is damaged"),
-        (lambda f: (f / "result.json").unlink(), "is no run folder"),
+        (lambda f: (f / "result.json").unlink(), "is not a run folder"),
     ],
 )
 def test_damage_is_named(damage, message, tmp_path):

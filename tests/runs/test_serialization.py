@@ -75,11 +75,11 @@ def test_equal_results_are_equal_bytes(tiny, tmp_path):
 
 def test_another_kind_a_damaged_file_and_no_file_are_refused(tiny, tmp_path):
     folder = patch(tiny, random_pairs(tiny, 2)).save(tmp_path / "effects")
-    with pytest.raises(MechheadsError, match="holds no Curve"):
+    with pytest.raises(MechheadsError, match="does not hold a readable Curve"):
         Curve.load(folder)
     file = folder / ARRAYS
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(MechheadsError, match="holds no HeadEffects"):
+    with pytest.raises(MechheadsError, match="does not hold a readable HeadEffects"):
         HeadEffects.load(folder)
-    with pytest.raises(MechheadsError, match="holds no HeadEffects"):
+    with pytest.raises(MechheadsError, match="does not hold a readable HeadEffects"):
         HeadEffects.load(tmp_path / "nothing")

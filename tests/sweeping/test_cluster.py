@@ -32,7 +32,7 @@ def test_a_cell_that_is_finished_is_not_run_again_by_a_retry(tmp_path):
     ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Lost))
     assert on_ray._ended(ray, "it", cell, tmp_path).run == done.run
     other = on_ray._ended(ray, "it", Cell("toy", ()), tmp_path)
-    assert other.error == "the cluster gave it up (it is lost)"
+    assert other.error == "the cluster gave up on it (it is lost)"
 
 
 def test_no_cluster_there_is_one_line(tmp_path):
@@ -144,5 +144,5 @@ def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, nodes, tmp_path
     same = {name: digest for name, digest in ours.items() if name.startswith(made[0].name)}
     assert same
     assert same.items() < twos.items()
-    with pytest.raises(MechheadsError, match=r"asks for 64 CPUs and 0 GPUs, .* have 1 and 0"):
+    with pytest.raises(MechheadsError, match=r"needs 64 CPUs and 0 GPUs, .* have 1 and 0"):
         complete(look(made, tmp_path / "no"), on_ray.on_cluster(cluster.address, 64.0), True)

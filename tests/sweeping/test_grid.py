@@ -31,7 +31,7 @@ def test_a_grid_has_every_combination_once():
         ((["discovr"], {}, {}), "Did you mean"),
         ((["gate"], {}, {"metrics": "x"}), "unknown flag --metrics"),
         ((["gate"], {"methods": ["ig"]}, {}), "unknown flag --methods: none of gate has it"),
-        ((["discover"], {"tasks": ["ioi"]}, {"task": "math"}), "task is given as an axis too"),
+        ((["discover"], {"tasks": ["ioi"]}, {"task": "math"}), "task is also given as an axis"),
         ((["compare"], {"models": ["a"]}, {}), "two --models"),
         ((["discover"], {}, {"n": "x"}), "--n takes a whole number"),
         ((["discover"], {}, {"seed": 2**64}), "--seed takes a whole number up to 2,147,483,647"),
@@ -97,21 +97,21 @@ def test_a_grid_from_a_file(tmp_path):
     assert dict(from_file(str(file))[0].settings) == {"seeds": 3}
     for text, words in (
         ("", "no \\[\\[grid\\]\\]"),
-        ("[[grid]]\ncommand = 'x'", "grid 1: command is one of .* got 'x'"),
-        ("grid = [1]", "command is one of .* got 1"),
-        ("[[grid]]\ncommand = ['discover']", "command is one of .* got \\['discover'\\]"),
+        ("[[grid]]\ncommand = 'x'", "grid 1: command must be one of .* got 'x'"),
+        ("grid = [1]", "command must be one of .* got 1"),
+        ("[[grid]]\ncommand = ['discover']", "command must be one of .* got \\['discover'\\]"),
         ("[[grid]]\ncommand = 'gate'\nmethods = ['ig']", "gate has no methods"),
-        ("[[grid]]\ncommand = 'gate'\ntask = 'a'\ntasks = ['b']", "task is given as an axis too"),
+        ("[[grid]]\ncommand = 'gate'\ntask = 'a'\ntasks = ['b']", "task is also given as an axis"),
         ("[[grid]]\ncommand = 'gate'\ntasks = 'ioi'", "tasks takes a list"),
         ("[[grid]]\ncommand = 'gate'\nfoo = 1", "gate has no setting foo"),
-        ("= =", "is no TOML"),
-        ("n = 4\n[[grid]]\ncommand = 'gate'", "n stands in no \\[\\[grid\\]\\]"),
-        ("[[grid]]\ncommand = 'gate'\n[[grids]]\ncommand = 'mask'", "grids stands in no"),
+        ("= =", "is not valid TOML"),
+        ("n = 4\n[[grid]]\ncommand = 'gate'", "n is not inside a \\[\\[grid\\]\\]"),
+        ("[[grid]]\ncommand = 'gate'\n[[grids]]\ncommand = 'mask'", "grids is not inside a"),
     ):
         file.write_text(text)
         with pytest.raises(MechheadsError, match=words):
             from_file(str(file))
     with pytest.raises(MechheadsError, match="cannot read"):
         from_file(str(tmp_path / "missing.toml"))
-    with pytest.raises(MechheadsError, match="--config brings its own grid"):
+    with pytest.raises(MechheadsError, match="--config defines its own grid"):
         sweep(config=str(file), commands="gate", out=str(tmp_path))

@@ -197,7 +197,7 @@ def broken_course(worker, workers):
 
 def test_a_worker_that_stops_is_told(tokenizer, tests, tmp_path):
     recipe = replace(SMALL, workers=2)
-    with pytest.raises(MechheadsError, match=r"A worker stopped\. Run it again to go on"):
+    with pytest.raises(MechheadsError, match=r"A worker stopped\. Run it again to resume"):
         train(broken_course, tests, tokenizer, recipe, tmp_path, quiet=True)
 
 
@@ -207,8 +207,8 @@ def test_a_worker_that_stops_is_told(tokenizer, tests, tmp_path):
         ({"workers": 0}, "--workers takes 1 or more, got 0"),
         ({"steps": 0}, "--steps takes 1 or more, got 0"),
         ({"last": -1}, "--last takes 0 or more, got -1"),
-        ({"width": 17}, "--width 17 is no multiple of --heads 2"),
-        ({"width": 32}, r"was made with --width 16, not 32\. Go on with the same settings"),
+        ({"width": 17}, "--width 17 is not a multiple of --heads 2"),
+        ({"width": 32}, r"was made with --width 16, not 32\. Resume with the same settings"),
     ],
 )
 def test_settings_that_cannot_be_are_named(changes, message, tokenizer, tests, tmp_path):
@@ -220,7 +220,7 @@ def test_settings_that_cannot_be_are_named(changes, message, tokenizer, tests, t
 def test_a_checkpoint_of_other_words_is_refused(tokenizer, tests, tmp_path):
     few = build_tokenizer(["a few words"])
     train(few_words, {}, few, SMALL, tmp_path, stop_after=1, quiet=True)
-    with pytest.raises(MechheadsError, match=r"is of another model: its transformer.wte.weight"):
+    with pytest.raises(MechheadsError, match=r"from a different model: its transformer.wte.weight"):
         train(course, tests, tokenizer, SMALL, tmp_path, quiet=True)
 
 
@@ -231,7 +231,7 @@ def few_words(worker, workers):
 
 def test_a_folder_that_cannot_be_written_is_named(tokenizer, tests, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(MechheadsError, match=r"cannot write to .*Choose another --out"):
+    with pytest.raises(MechheadsError, match=r"cannot write to .*Choose a different --out"):
         train(course, tests, tokenizer, SMALL, tmp_path / "file", quiet=True)
 
 

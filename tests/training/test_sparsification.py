@@ -215,7 +215,7 @@ def test_a_run_can_start_from_an_earlier_result(checkpoint, course, tmp_path):
 
 def test_a_start_that_is_not_sparse_is_named(checkpoint, original, course, tmp_path):
     settings = replace(SETTINGS, start=str(checkpoint("gpt2")))
-    with pytest.raises(MechheadsError, match="is no sparse model"):
+    with pytest.raises(MechheadsError, match="is not a sparse model"):
         sparsify(original, course, settings, tmp_path / "out", quiet=True)
 
 
@@ -271,7 +271,7 @@ def test_text_lessons_depend_on_the_step_alone():
     [
         ({"slack": 0.0}, "--slack takes more than 0, got 0.0"),
         ({"steps": 0}, "--steps takes more than 0, got 0"),
-        ({"start": "earlier", "lora": 2}, "--start goes on with all weights"),
+        ({"start": "earlier", "lora": 2}, "--start trains all weights"),
         ({"decay": -1.0}, "--decay takes 0 or more, got -1.0"),
         ({"settle": 0.0}, "--settle is a share of the steps"),
         ({"density": 1.5}, "--density is a share of the edges"),
@@ -287,7 +287,7 @@ def test_settings_that_cannot_be_are_named(changes, message, original, course, t
 
 def test_other_settings_do_not_go_on_from_a_checkpoint(original, course, tmp_path):
     sparsify(original, course, SETTINGS, tmp_path, stop_after=1, quiet=True)
-    with pytest.raises(MechheadsError, match=r"was made with --slack 0.05, not 0.1\. Go on with"):
+    with pytest.raises(MechheadsError, match=r"was made with --slack 0.05, not 0.1\. Resume with"):
         sparsify(original, course, replace(SETTINGS, slack=0.1), tmp_path, quiet=True)
 
 
@@ -309,7 +309,7 @@ def test_text_that_cannot_be_used_is_named(text, message, original, tmp_path):
 
 
 def test_a_folder_without_text_is_named(original, tmp_path):
-    with pytest.raises(MechheadsError, match=r"holds no \.txt or \.md file"):
+    with pytest.raises(MechheadsError, match=r"has no \.txt or \.md files"):
         read_sequences(tmp_path, original.tokenizer, 12)
 
 

@@ -47,7 +47,7 @@ def test_a_sweep_is_verified_cell_by_cell_with_the_threads_it_had(swept, tmp_pat
     with pytest.raises(MechheadsError, match=r"2 of 3 cells .* failed.*report.html is missing"):
         verify(str(broken), quiet=True)
     lines = capsys.readouterr().out.splitlines()
-    assert "has no run. See why in the overview" in lines[1]
+    assert "has no run. The overview says why" in lines[1]
     assert lines[2].endswith("identical")
     for damaged in ("[1]", "[]", "[", '[{"command": "discover", "cell": "x", "report": 5}]'):
         (broken / "sweep.json").write_text(damaged)
