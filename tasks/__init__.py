@@ -1,4 +1,4 @@
-"""What we ask of a model: one module per task, and the table of them.
+"""Tasks for models: one module per task, and the task registry.
 
 >>> import mechheads, tasks
 >>> model = mechheads.load("mini")

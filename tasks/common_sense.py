@@ -6,10 +6,10 @@ Question: Which of these is a fruit? A: dog B: peach C: iron D: bus
 Answer: B
 
 Question: What do you use to cut paper? A: lamp B: pen C: scissors D: cup
-Answer:                             -> " C"; with "write a letter" asked, " B", the wrong one here
+Answer:                             -> " C"; corrupted, with "write a letter": " B", wrong here
 
-The corrupted prompt asks for another of the same options. A group is a question with its options
-in any order.
+The corrupted prompt asks for a different one of the same options. A group is a question with its
+options in any order.
 """
 
 import random
@@ -29,7 +29,7 @@ def maker(lexicon: Lexicon, *, choices: int = 4, shots: int = 1, instruction: bo
         raise MechheadsError(f"--choices takes 2 to {len(LETTERS)} options, got {choices}.")
 
     def subjects(rng: random.Random) -> tuple[str, list[tuple[str, str]]]:
-        """A wording, and subjects with their answers that fit it."""
+        """A wording, and subjects that fit it, with their answers."""
         kind = rng.randrange(3)
         if kind == 0:
             drawn = rng.sample(sorted(CATEGORIES), choices)

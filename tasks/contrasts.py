@@ -1,4 +1,4 @@
-"""What contrastive gating is asked to retain and to forget: tasks with their options, as text.
+"""Reads what contrastive gating should retain and forget: tasks with their options, as text.
 
 read_contrasts("syntax:shots=1", "syntax:shots=0", None)            one trial of two tasks
 read_contrasts("shots=1", "shots=0", "syntax:kind=past,math")       one for every task left out
@@ -16,20 +16,20 @@ from .registry import TASKS, check, is_file
 
 @dataclass(frozen=True)
 class Format:
-    """A task with its own options, as it is written in --retain, --forget and --family."""
+    """A task with its own options, as written in --retain, --forget and --family."""
 
     task: str
     options: Mapping[str, str]
 
     @property
     def name(self) -> str:
-        """As it is written."""
+        """The task and options as text."""
         listed = "+".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.task}:{listed}" if listed else self.task
 
     @property
     def meaning(self) -> tuple[Any, ...]:
-        """The task with all its options as it reads them, or an error."""
+        """The task with all its options, converted to their types; raises if one is invalid."""
         given = check(self.task, None, "all", dict(self.options))
         own = {} if is_file(self.task) else TASKS[self.task].options
         return self.task, *sorted(({name: p.default for name, p in own.items()} | given).items())
@@ -37,9 +37,7 @@ class Format:
 
 @dataclass(frozen=True)
 class ContrastPlan:
-    """A trial: what is left out of the fit, what is fitted to retain and to forget, and what tests
-    both.
-    """
+    """A trial: the task left out of the fit, what to retain and forget, and the tests of both."""
 
     left_out: str
     retain: tuple[Format, ...]
@@ -48,18 +46,18 @@ class ContrastPlan:
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """All that it needs prompts of."""
+        """All formats that the trial needs prompts of."""
         return *self.retain, *self.forget, *self.tests
 
 
 def read_contrasts(
     retain: str | None, forget: str | None, family: str | None
 ) -> list[ContrastPlan]:
-    """A trial of two tasks, or one for every task of a family that is left out."""
+    """A trial of two tasks, or one trial per left-out task of a family."""
     if retain is None and forget is None and family is None:
         return []
     if retain is None or forget is None:
-        raise MechheadsError("Contrastive gating takes both --retain and --forget.")
+        raise MechheadsError("Contrastive gating needs both --retain and --forget.")
     if family is None:
         kept, lost = _format(retain, "--retain"), _format(forget, "--forget")
         _check_apart(kept, lost)
@@ -83,7 +81,7 @@ def read_contrasts(
 
 def _check_apart(kept: Format, lost: Format) -> None:
     if kept.meaning == lost.meaning:
-        raise MechheadsError(f"--retain and --forget are the same, {kept.name}.")
+        raise MechheadsError(f"--retain and --forget are the same: {kept.name}. Change one.")
 
 
 def _format(text: str, flag: str) -> Format:
@@ -94,5 +92,5 @@ def _format(text: str, flag: str) -> Format:
 def _options(text: str, flag: str) -> dict[str, str]:
     parts = [part.partition("=") for part in text.split("+")]
     if not all(key and equals and value for key, equals, value in parts):
-        raise MechheadsError(f"{flag} takes options as shots=2+instruction=false, got {text!r}.")
+        raise MechheadsError(f"{flag} takes options like shots=2+instruction=false, got {text!r}.")
     return {key.replace("-", "_"): value for key, _, value in parts}

@@ -1,4 +1,4 @@
-"""What the embedded model is trained on: the share of every task in a step, and its words."""
+"""What the embedded model is trained on: each task's share of a step, and all words."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from mechheads.prompts import Lexicon, Maker, Pair, Share, draw, words_as_tokens
 from . import facts, words
 from .registry import TASKS
 
-# Prompts per step. Arithmetic needs by far the most. Questions hold a solved one each.
+# Prompts per step. Arithmetic needs by far the most. Each question includes a solved one.
 COUNTS = {
     "ioi": 6,
     "ioi_long": 4,
@@ -23,7 +23,7 @@ COUNTS = {
     "math_calculation": 18,
     "inference": 18,
 }
-# Options in turn, so that positions alone solve nothing, and some questions are easier.
+# Options used in turn, so that positions alone solve nothing and some questions are easier.
 VARIANTS = {
     "ioi_long": [{"length": length} for length in (60, 70, 80, 100)],
     "docstring": [
@@ -56,7 +56,7 @@ def shares(lexicon: Lexicon, total: int | None = None) -> dict[str, Share]:
 
 
 def _from_01(make: Maker) -> Maker:
-    """The corrupted prompts, which begin in the year 01, with any later year for an answer."""
+    """The corrupted prompts, which start in the year 01, with any later year as the answer."""
 
     def made(rng: random.Random) -> Pair:
         pair = make(rng)
@@ -67,13 +67,13 @@ def _from_01(make: Maker) -> Maker:
 
 
 def echoed_words(lexicon: Lexicon) -> list[str]:
-    """Words of the tasks that are one token each, to be repeated in random order."""
+    """Single-token words of the tasks, to be repeated in random order."""
     listed = {*words.NAMES, *facts.SURNAMES, *facts.THINGS, *facts.COLORS}
     return lexicon.single(sorted(listed), "words to repeat", at_least=40)
 
 
 def held_out_pairs(lexicon: Lexicon, n: int) -> dict[str, list[Pair]]:
-    """Prompts of the test split of every task but greater_than, which has no single answer."""
+    """Test-split prompts of every task except greater_than, which has no single answer."""
     return {
         name: draw(TASKS[name].maker(lexicon), n, random.Random(f"{name}/held out"), "test")
         for name in TASKS
@@ -82,7 +82,7 @@ def held_out_pairs(lexicon: Lexicon, n: int) -> dict[str, list[Pair]]:
 
 
 def texts() -> list[str]:
-    """Texts that hold every word of the tasks: the word lists, and prompts for all the rest."""
+    """Texts that contain every word of the tasks: the word lists, and prompts for the rest."""
     lists = [
         value for home in (words, facts) for name, value in vars(home).items() if name.isupper()
     ]
@@ -96,7 +96,7 @@ def texts() -> list[str]:
 
 
 def _words(value: object) -> Iterator[str]:
-    """Every text inside of lists and tables."""
+    """Every string in nested lists and tables."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -7,11 +7,11 @@ def port(self, old, state, load, size, files, last):
     :param size: unit dark
     :param                          -> " files", the next argument, not any of the others
 
-Of the arguments (prefix, matching, suffix) the matching ones are documented in order, all but the
-last, which is the answer. Corruptions replace names by unrelated ones: `random_random` the
-matching arguments of both the definition and the documentation, `random_def` those of the
-definition, `random_doc` the documented ones, `random_answer` just the answer in the definition,
-`random_answer_doc` both of the two it names (both of `random_def_doc` would be `random_random`).
+Of the arguments (prefix, matching, suffix), the matching ones are documented in order, except the
+last, which is the answer. Corruptions replace names with unrelated ones: `random_random` replaces
+the matching arguments in both the definition and the documentation, `random_def` those in the
+definition, `random_doc` the documented ones, `random_answer` only the answer in the definition.
+`random_answer_doc` combines the last two (`random_def_doc` would be the same as `random_random`).
 `vary_length_doc_desc` keeps all names and moves words from one description to another, so that
 only positions change; `vary_length_doc_desc_random_doc` also replaces the documented names.
 '''
@@ -38,7 +38,7 @@ Corruption = Literal[
 def render(
     function: str, arguments: list[str], title: str, documented: list[str], words: list[list[str]]
 ) -> str:
-    """The function's head and its docstring up to the `:param` whose argument is asked for."""
+    """The function's signature and its docstring up to the `:param` to complete."""
     lines = [f"def {function}(self, {', '.join(arguments)}):", f'    """{title}', ""]
     lines += [f"    :param {a}: {' '.join(w)}" for a, w in zip(documented, words, strict=True)]
     return "\n".join([*lines, "    :param"])
@@ -52,7 +52,7 @@ def maker(
     matching: int = 3,
     suffix: int = 1,
 ) -> Maker:
-    """prefix, matching and suffix count the arguments, matching the documented + 1."""
+    """prefix, matching and suffix are numbers of arguments; all matching but one are documented."""
     varied = corruption.startswith("vary_length")
     least = 3 if varied else 2
     if matching < least or prefix < 0 or suffix < 0:

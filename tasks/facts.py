@@ -1,4 +1,4 @@
-"""What the question tasks know: word forms, categories, uses, places, facts."""
+"""The data of the question tasks: word forms, categories, uses, places, facts."""
 
 
 def _table(text: str) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""A task of the user's own: records with `clean`, `corrupt`, `answer` and `wrong`.
+"""User-defined tasks: records with `clean`, `corrupt`, `answer` and `wrong`.
 
 {"clean": "Paris is in", "corrupt": "Rome is in", "answer": " France", "wrong": [" Italy"]}
 
-One JSON object a line in a file, or a list of dictionaries, or a pandas frame. `answer` and
-`wrong` are a string or a list of strings, with their leading space where they have one.
+One JSON object per line of a file, a list of dictionaries, or a pandas frame. `answer` and `wrong`
+are a string or a list of strings, including the leading space if any.
 """
 
 import json
@@ -27,16 +27,16 @@ def from_records(
     name: str = "own",
     metric: str = "logit_diff",
 ) -> Prompts:
-    """Make prompts from records of your own.
+    """Make prompts from your own records.
 
     Args:
         records: dictionaries or a pandas frame with clean, corrupt, answer and wrong; answer and
-            wrong may be lists of alternatives, with their leading space
+            wrong may be lists of alternatives, including the leading space
         name: what the task is called in results
         metric: a name in `mechheads.METRICS`
 
     Returns:
-        Prompts, to be used like those of `tasks.make`.
+        Prompts, used like those of `tasks.make`.
 
     >>> import tasks
     >>> pair = {"clean": "2 + 3 =", "corrupt": "2 + 4 =", "answer": " 5", "wrong": " 6"}
@@ -55,16 +55,16 @@ def from_records(
 
 
 def from_file(path: str | Path, *, metric: str = "logit_diff") -> Prompts:
-    """Prompts from a JSONL file; an error names the line by its number."""
+    """Prompts from a JSONL file; errors name the line number."""
     path = Path(path).expanduser()
     try:
-        # A byte-order mark is no text; only line feeds end a line of JSON.
+        # A byte-order mark is not text; only line feeds end a line of JSON.
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise MechheadsError(f"No task file {path}. Give an existing .jsonl file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise MechheadsError(
-            f"Cannot read {path} ({error}). Give a file of UTF-8 text with an object a line."
+            f"Cannot read {path} ({error}). Give a UTF-8 text file with one object per line."
         ) from None
     pairs = [
         _pair(_object(line, where := f"{path}, line {i}"), where)
@@ -72,14 +72,14 @@ def from_file(path: str | Path, *, metric: str = "logit_diff") -> Prompts:
         if line.strip()
     ]
     if not pairs:
-        raise MechheadsError(f"{path} is empty. Give one object a line: {_example()}.")
+        raise MechheadsError(f"{path} is empty. Give one object per line: {_example()}.")
     return Prompts(path.stem, metric, tuple(pairs))
 
 
 def sample(prompts: Prompts, n: int | None, seed: int) -> Prompts:
-    """n different pairs in a seeded order, the same ones first for a larger n; or all as they are.
+    """n different pairs in a seeded order, or all as they are if n is None.
 
-    Where there are fewer than n, all of them.
+    A larger n only adds pairs. If there are fewer than n, all of them.
     """
     if n is None:
         return prompts
@@ -96,7 +96,7 @@ def _object(line: str, where: str) -> Any:
             f"{where}: not JSON ({error.msg} at column {error.colno}). Write {_example()}."
         ) from None
     except RecursionError:
-        raise MechheadsError(f"{where}: nested too deep. Write {_example()}.") from None
+        raise MechheadsError(f"{where}: nested too deeply. Write {_example()}.") from None
 
 
 def _pair(record: Any, where: str) -> Pair:
@@ -118,11 +118,11 @@ def _pair(record: Any, where: str) -> Pair:
 
 def _text(value: Any, key: str, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise MechheadsError(f"{where}: {key!r} must be text that is not empty, got {value!r}.")
+        raise MechheadsError(f"{where}: {key!r} must be non-empty text, got {value!r}.")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise MechheadsError(f"{where}: {key!r} holds half of a Unicode pair.") from None
+        raise MechheadsError(f"{where}: {key!r} has an unpaired surrogate.") from None
     return value
 
 

@@ -2,9 +2,9 @@
 
 "The war lasted from the year 1732 to the year 17" -> any of "33" to "99", none of "00" to "32"
 
-The corrupted prompt begins in the year 1701, so that (nearly) every end is right. Where the
+The corrupted prompt starts in the year 1701, so that (nearly) every end year is right. If the
 tokenizer does not split a year into its century and two digits (" 1732" -> " 17" + "32", or digit
-by digit), the prompt ends in "to the year" and the answers are the century's whole years.
+by digit), the prompt ends with "to the year" and the answers are the whole years of the century.
 """
 
 import random
@@ -20,7 +20,7 @@ TEMPLATE = "The {event} lasted from the year {year} to the year"
 
 
 def years_that_split(lexicon: Lexicon, century: int) -> list[str]:
-    """The two-digit years 02 to 98 that, like 01, are the century's tokens and then their own."""
+    """The two-digit years 02 to 98 that, like 01, split off after the century's tokens."""
     stem = lexicon.split(f" {century}")
     kept = [
         year
@@ -33,7 +33,7 @@ def years_that_split(lexicon: Lexicon, century: int) -> list[str]:
 
 
 def years_alike(lexicon: Lexicon, century: int) -> list[str]:
-    """The two-digit years 02 to 98 whose whole year has as many tokens as the year 01."""
+    """The two-digit years 02 to 98 whose whole year has as many tokens as that of 01."""
     size = len(lexicon.split(f" {century}01"))
     every = (f"{y:02}" for y in range(2, 99))
     return [year for year in every if len(lexicon.split(f" {century}{year}")) == size]

@@ -1,13 +1,13 @@
 """Inference: deduction and transitive comparison (a cognitive function of arXiv:2512.10978).
 
 Question: Anna is taller than Tom. Tom is taller than Max. Who is the tallest?
-Answer: The tallest is              -> " Anna"; with "shortest" for it, " Max", wrong here
+Answer: The tallest is              -> " Anna"; corrupted, with "shortest": " Max", wrong here
 
 Question: Rex is a dog. Every cat is gray. Every dog is white. What color is Rex?
-Answer: Rex is                      -> " white"; with "Rex is a cat", " gray", wrong here
+Answer: Rex is                      -> " white"; corrupted, with "Rex is a cat": " gray", wrong here
 
-The corrupted prompt asks for the other end, or puts the individual into the other kind. A group is
-the two people at the ends, or the kind with its color.
+The corrupted prompt asks for the other end, or makes the individual one of the other kind. A group
+is the two people at the ends, or the kind with its color.
 """
 
 import random

@@ -3,9 +3,9 @@
 "Then, Mary and John went to the store. John gave a book to" -> " Mary", not " John"
 
 Half of the prompts name the receiver first (ABBA: A and B, B gave), half the giver (BABA).
-Corruptions: `abc` puts three unrelated names in (no answer is right), `s2` makes a third person
-the giver, `flip` makes the receiver the giver, so that the answer becomes the other name.
-`names` replaces our list by a comma list: a model of children's stories knows Lily, not Warren.
+Corruptions: `abc` uses three unrelated names (no answer is right), `s2` makes a third person the
+giver, `flip` makes the receiver the giver, so that the answer becomes the other name. `names`
+replaces our list with a comma list: a model of children's stories knows Lily, not Warren.
 """
 
 import random
@@ -40,7 +40,7 @@ Corruption = Literal["abc", "s2", "flip"]
 
 
 def known_names(lexicon: Lexicon, names: str | None) -> list[str]:
-    """Our names, or the user's comma list, that are single tokens; enough for a pair and others."""
+    """Single-token names from our list or the user's comma list; raises if there are too few."""
     if names is None:
         return lexicon.single(NAMES, "names", at_least=20)
     own = [name.strip() for name in names.split(",") if name.strip()]

@@ -3,10 +3,10 @@
 "It was a quiet day. ... This morning, Mary and John met at the store. ... The wind was cold.
 Alan was reading a paper. ... In the end, John gave a book to" -> " Mary", not " John"
 
-The literature names this task without defining it; ours is: lead-in sentences, the sentence that
-introduces both names, filler sentences of which some name other people (distractors), and the
-giving sentence. Fillers are added until the prompt has `length` tokens (without a BOS token; now
-and then it is one or two off). Only names change in the corrupted prompt, as in `ioi`: abc, s2 or
+The literature names this task without defining it. Ours has lead-in sentences, the sentence that
+introduces both names, filler sentences, some of which name other people (distractors), and the
+giving sentence. Fillers are added until the prompt has `length` tokens (without a BOS token;
+occasionally off by one or two). Only names change in the corrupted prompt, as in `ioi`: abc, s2 or
 flip.
 """
 
@@ -71,7 +71,7 @@ FILLERS = (
 def fill(
     rng: random.Random, sentences: list[str], room: int, size: dict[str, int]
 ) -> list[str] | None:
-    """Different sentences (repeated only when all are used) of exactly `room` tokens, if found."""
+    """Different sentences (repeated only when all are used) of exactly `room` tokens, or None."""
     chosen: list[str] = []
     deck: list[str] = []
     while room > 40:

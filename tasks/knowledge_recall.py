@@ -1,10 +1,10 @@
 """Knowledge recall: capitals, opposites and the like (a cognitive function of arXiv:2512.10978).
 
 Question: What is the capital of France?
-Answer:                             -> " Paris"; with "Italy" asked, " Rome", the wrong one here
+Answer:                             -> " Paris"; corrupted, with "Italy": " Rome", wrong here
 
-The corrupted prompt asks the same about another subject. A group is a subject in one wording, so
-that a held-out question is a known fact in a wording that was never seen with it.
+The corrupted prompt asks the same about a different subject. A group is a subject in one wording,
+so a held-out question asks for a known fact in a wording never seen with it.
 """
 
 import random
@@ -20,7 +20,7 @@ Relation = Literal["all", "capital", "opposite", "language", "young", "color"]
 
 def maker(lexicon: Lexicon, *, relation: Relation = "all", shots: int = 1) -> Maker:
     """Questions of one relation (capital, opposite, language, young, color) or of all."""
-    # Relations are drawn by how many facts they have, so that every fact is as likely.
+    # Relations are weighted by their number of facts, so that every fact is equally likely.
     drawn = [r for r in RELATIONS if relation in ("all", r)]
     weights = [len(RELATIONS[r][0]) for r in drawn]
 

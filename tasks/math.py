@@ -1,11 +1,11 @@
 """Two-operand arithmetic.
 
-"Calculate: 12 + 7 =" -> " 19"; with 4 for the 7 it would be " 16", which is the wrong one here
+"Calculate: 12 + 7 =" -> " 19"; corrupted, with 4 instead of 7: " 16", wrong here
 
 Addition, subtraction (never below zero) and multiplication of whole numbers in a range. The
-corrupted prompt has another operand of as many tokens, the second, the first, or both, and its
-answer has as many tokens as the right one. Before the question stand `shots` solved ones, the same
-in both prompts.
+corrupted prompt changes the second operand, the first, or both, to numbers with as many tokens, and
+its answer has as many tokens as the right one. `shots` solved questions come first, the same in
+both prompts.
 """
 
 import operator
@@ -62,13 +62,13 @@ def maker(
             other_a = rng.choice(alike[a]) if corruption in ("first", "both") else a
             other_b = rng.choice(alike[b]) if corruption in ("second", "both") else b
             (text, answer), (other, wrong) = solve(name, a, b), solve(name, other_a, other_b)
-            # Answers of unlike length would be told apart by their length alone.
+            # Answers of different lengths could be distinguished by length alone.
             sizes = {len(lexicon.split(f" {x}")) for x in (answer, wrong)}
             if answer != wrong and len(sizes) == 1 and (name != "subtract" or wrong >= 0):
                 break
         else:
             raise MechheadsError(
-                f"math finds no operand from {low} to {high} to corrupt with. Raise --high."
+                f"math finds no operand from {low} to {high} for a corruption. Raise --high."
             )
         before = "".join(f"Calculate: {q} {r}\n" for q, r in solved) + "Calculate: "
         return Pair(

@@ -1,11 +1,11 @@
-"""Math calculation: word problems of one step (a cognitive function of arXiv:2512.10978).
+"""Math calculation: one-step word problems (a cognitive function of arXiv:2512.10978).
 
 Question: Tom has 5 apples and buys 3 more. How many apples does Tom have now?
-Answer:                             -> " 8"; with 4 for the 3, " 9", which is the wrong one here
+Answer:                             -> " 8"; corrupted, with 4 instead of 3: " 9", wrong here
 
-Addition, subtraction and multiplication. The corrupted prompt has another second number. A group
-is the operation with its two numbers, the same as in the task `math`; for a product, which can only
-be memorised, also the things that are counted.
+Addition, subtraction and multiplication. The corrupted prompt has a different second number. A
+group is the operation with its two numbers, as in the task `math`; for a product, which can only be
+memorised, it includes the things that are counted.
 """
 
 import random
@@ -32,7 +32,7 @@ MULTIPLICATION = (
 
 
 def maker(lexicon: Lexicon, *, high: int = 20, factor: int = 9, shots: int = 1) -> Maker:
-    """Problems with numbers from 1 to `high`, in products from 2 to `factor`."""
+    """Problems with numbers from 1 to `high`, or from 2 to `factor` in products."""
     if high < 4 or factor < 3:
         raise MechheadsError(
             f"--high takes 4 or more and --factor 3 or more, got {high} and {factor}."

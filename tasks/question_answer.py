@@ -1,7 +1,7 @@
-"""The question-and-answer layout that the tasks with targets share.
+"""The question-and-answer layout that the question tasks share.
 
-An instruction line, solved examples, and the question whose answer is asked for. Clean and
-corrupted prompt differ in the last question alone.
+An instruction line, solved examples, and the question to answer. The clean and corrupted prompts
+differ only in the last question.
 """
 
 import random
@@ -14,9 +14,9 @@ from mechheads.prompts import Lexicon, Maker, Pair, held_out
 
 @dataclass(frozen=True)
 class Item:
-    """A question, its answer (without a space before it), and what it is about.
+    """A question, its answer (without a leading space), and what it is about.
 
-    The stem begins the answer's sentence: "Anna is in the", where the answer is "bank".
+    The stem starts the answer's sentence: "Anna is in the", where the answer is "bank".
     """
 
     question: str
@@ -26,12 +26,12 @@ class Item:
 
     @property
     def begin(self) -> str:
-        """What stands after the last line break before the answer."""
+        """The text between the last line break and the answer."""
         return f"Answer: {self.stem}" if self.stem else "Answer:"
 
 
 def ask(instruction: str, examples: Sequence[Item], item: Item) -> str:
-    """The prompt: everything before the answer that is asked for."""
+    """The prompt: everything before the answer."""
     lines = [f"{instruction}\n"] if instruction else []
     lines += [f"Question: {e.question}\n{e.begin} {e.answer}\n" for e in examples]
     return "\n".join([*lines, f"Question: {item.question}\n{item.begin}"])
@@ -44,18 +44,17 @@ def question_maker(
     shots: int,
     memorised: bool = False,
 ) -> Maker:
-    """Pairs from `items`, which gives a question and its corrupted twin; the answers differ.
+    """Pairs from `items`, which returns a question and its corrupted twin; their answers differ.
 
-    Twins of unlike numbers of tokens are drawn again. Examples never come from
-    the test split, so that no held-out question stands solved in a training prompt. Where an
-    answer can only be memorised, every question is needed in training: then a group is a question
-    after its example.
+    Twins with different numbers of tokens are redrawn. Examples never come from the test split, so
+    that no training prompt contains a solved held-out question. If answers can only be memorised,
+    every question is needed in training: then a group is a question after its example.
     """
     if not 0 <= shots <= 1000:
         raise MechheadsError(f"--shots takes 0 to 1000 solved examples, got {shots}.")
 
     def alike(one: Item, two: Item) -> bool:
-        # Answers of unlike length would be told apart by their length alone.
+        # Answers of different lengths could be distinguished by length alone.
         return all(
             len(lexicon.split(f" {a}")) == len(lexicon.split(f" {b}"))
             for a, b in (

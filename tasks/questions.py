@@ -1,9 +1,9 @@
-"""Questions with free answers: from a file of the user's own, or from a built-in task.
+"""Questions with free-form answers, from a user's file or a built-in task.
 
 {"question": "What is 2 + 3?", "answer": "5", "context": "Think.", "function": "Math Calculation"}
 
-One JSON object a line; `answer` may be a list of right ones, `context` and `function` are optional.
-CogQA's own files are read as they are: each holds questions that were split into sub-questions, and
+One JSON object per line; `answer` may be a list of right answers; `context` and `function` are
+optional. CogQA's own files are read as they are: each holds questions split into sub-questions, and
 a prompt is the main question, the earlier sub-questions with their answers, and the sub-question.
 """
 
@@ -30,7 +30,7 @@ def make_questions(
     split: str = "test",
     **options: Any,
 ) -> list[Questions]:
-    """n questions of a built-in task, or n of each function in a file; None: 32, or all."""
+    """n questions of a built-in task (None: 32), or n of each function in a file (None: all)."""
     if not is_file(task):
         made = make(task, model, n=n, seed=seed, split=split, or_all=True, **options)
         function = TASKS[task].function or task
@@ -51,7 +51,7 @@ def make_questions(
 
 
 def from_file(path: str | Path) -> list[Question]:
-    """The questions of a JSONL file or of CogQA's JSON; an error names the line or item."""
+    """The questions of a JSONL file or of CogQA's JSON; errors name the line or item."""
     path = Path(path).expanduser()
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -59,7 +59,7 @@ def from_file(path: str | Path) -> list[Question]:
         raise MechheadsError(f"No question file {path}. Give an existing .jsonl file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise MechheadsError(
-            f"Cannot read {path} ({error}). Give a file of UTF-8 text with an object a line."
+            f"Cannot read {path} ({error}). Give a UTF-8 text file with one object per line."
         ) from None
     if text.lstrip().startswith("["):
         found = _cogqa(_parsed(text, str(path)), path)
@@ -70,7 +70,7 @@ def from_file(path: str | Path) -> list[Question]:
             if line.strip()
         ]
     if not found:
-        raise MechheadsError(f"{path} is empty. Give one object a line: {EXAMPLE}.")
+        raise MechheadsError(f"{path} is empty. Give one object per line: {EXAMPLE}.")
     return found
 
 
@@ -78,13 +78,13 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise MechheadsError(f"{where} is no JSON ({error}). Write it as {EXAMPLE}.") from None
+        raise MechheadsError(f"{where} is not JSON ({error}). Write it as {EXAMPLE}.") from None
 
 
 def _question(record: Any, where: str, name: str) -> Question:
     if not isinstance(record, Mapping):
-        raise MechheadsError(f"{where} is no object. Write it as {EXAMPLE}.")
-    # Maths questions are called problems in MATH-500 and its like.
+        raise MechheadsError(f"{where} is not an object. Write it as {EXAMPLE}.")
+    # MATH-500 and similar sets call questions problems.
     asked, answer = record.get("question", record.get("problem")), record.get("answer")
     answers = [answer] if isinstance(answer, str | int | float) else answer
     if not isinstance(asked, str) or not asked.strip():
@@ -113,8 +113,8 @@ def _cogqa(items: Any, path: Path) -> list[Question]:
             main = str(item["question"])
         except (KeyError, TypeError) as error:
             raise MechheadsError(
-                f"{where} is none of CogQA's ({error!r} is missing). Give a JSONL file, one "
-                f"object a line: {EXAMPLE}."
+                f"{where} is not in CogQA's format ({error!r} is missing). Give a JSONL file, one "
+                f"object per line: {EXAMPLE}."
             ) from None
         before = main
         for asked, answer, skill in steps:

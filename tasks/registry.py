@@ -1,4 +1,4 @@
-"""The table of tasks, and how prompts are made from it."""
+"""The task registry, and how prompts are made from it."""
 
 import random
 from typing import Any
@@ -41,9 +41,9 @@ TASKS = {
 
 
 def check(task: str, n: int | None, split: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options as the task's types, or an error; needs no model, so commands do it first.
+    """Convert options to the task's types, or raise; needs no model, so commands call it first.
 
-    One prompt is made with plain words for tokens, so that a value the task refuses is noticed.
+    Makes one prompt with plain words as tokens, to catch values that the task rejects.
     """
     read_value(split, Split, "--split")
     n = read_value(n, int | None, "--n")
@@ -58,7 +58,7 @@ def check(task: str, n: int | None, split: str, options: dict[str, Any]) -> dict
         return {}
     if task not in TASKS:
         error = unknown("task", task, TASKS)
-        raise MechheadsError(f"{error} Or give a .jsonl file of your own.")
+        raise MechheadsError(f"{error} Or give your own .jsonl file.")
     options = TASKS[task].read_options(options)
     TASKS[task].maker(words_as_tokens(), **options)(random.Random(0))
     return options
@@ -77,14 +77,14 @@ def make(
     """Make clean and corrupted prompt pairs for a task.
 
     Args:
-        task: the name of a built-in task (`tasks.TASKS`), or a .jsonl file of your own
+        task: the name of a built-in task (`tasks.TASKS`), or your own .jsonl file
         model: a loaded model, a tokenizer or a Lexicon: prompts are made of words that are single
             tokens for it
-        n: how many pairs; default: 32, or all lines of a file
+        n: number of pairs; default: 32, or all lines of a file
         seed: the same arguments always give the same prompts
         split: "test" (held out when our embedded models were trained), "train" or "all"
         or_all: if the task has fewer than n different pairs, return them all instead of raising
-        options: the task's own options, such as `shots=2`
+        options: the task's own options, e.g. `shots=2`
 
     Returns:
         Prompts: the pairs, and the metric that suits the task. Costs no forward pass.
@@ -103,17 +103,17 @@ def make(
 
 
 def default_count(task: str, count: int) -> int:
-    """`count` prompts of a built-in task, all different ones of a task file."""
+    """`count` for a built-in task, the number of different prompts for a task file."""
     return len(set(from_file(task).pairs)) if is_file(task) else count
 
 
 def is_file(task: str) -> bool:
-    """Whether the task is a file of the user's own rather than the name of a built-in one."""
+    """Whether the task is a user's file rather than the name of a built-in task."""
     return task.endswith((".jsonl", ".json", ".ndjson")) or "/" in task or "\\" in task
 
 
 def check_name(task: str) -> None:
-    """An error if it is neither a built-in task nor a file name."""
+    """Raise if it is neither a built-in task nor a file name."""
     if not is_file(task) and task not in TASKS:
         raise unknown("task", task, TASKS)
 
@@ -124,5 +124,5 @@ def has_option(task: str, option: str) -> bool:
 
 
 def all_options() -> list[str]:
-    """The names of all tasks' own options."""
+    """The names of the options of all tasks."""
     return sorted({option for task in TASKS.values() for option in task.options})

@@ -3,10 +3,9 @@
 Question: Tom Brown, Anna Hill and Max Stone are here. What is the last name of Anna?
 Answer: Anna            -> " Hill"; the corrupted prompt has Anna Stone and Max Hill: " Stone"
 
-Also the name behind a title, and what has a color. A fact is two words that stand side by side:
-where words that all facts share stand between the two, small models take the last fact, whatever is
-asked. Two facts change their values in the corrupted prompt. A group is what is asked about
-together with the answer.
+Also the name after a title, and the thing of a color. A fact is two adjacent words: with words that
+all facts share between the two, small models take the last fact, whatever is asked. Two facts swap
+their values in the corrupted prompt. A group is what is asked about together with the answer.
 """
 
 import random

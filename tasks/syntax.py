@@ -6,12 +6,12 @@ Question: play
 Answer: played
 
 Question: walk
-Answer:                             -> " walked"; with "jump" asked, " jumped", the wrong one here
+Answer:                             -> " walked"; corrupted, with "jump": " jumped", wrong here
 
 The other kinds: "cat" -> " cats"; "The dog will swim." -> " Will the dog swim?" or " The dog will
-not swim."; "The key near the cabinets" -> " is". The corrupted prompt asks another verb or noun of
-the same kind, or for agreement the other number of the subject. A group is a word after
-the example's word for the first two kinds, whose forms must be memorised, else a combination.
+not swim."; "The key near the cabinets" -> " is". The corrupted prompt has a different verb or noun
+of the same kind, or, for agreement, the other number of the subject. A group is a word after the
+example's word for the first two kinds, whose forms must be memorised, else a combination.
 """
 
 import random
@@ -27,7 +27,7 @@ Twins = tuple[Item, Item]
 
 
 def forms(kind: str, table: dict[str, str]) -> Callable[[random.Random], Twins]:
-    """A word and its form; the twin is another word."""
+    """A word and its form; the twin is a different word."""
 
     def items(rng: random.Random) -> Twins:
         one, two = (Item(w, table[w], f"{kind} {w}") for w in rng.sample(sorted(table), 2))
@@ -37,7 +37,7 @@ def forms(kind: str, table: dict[str, str]) -> Callable[[random.Random], Twins]:
 
 
 def sentences(kind: str) -> Callable[[random.Random], Twins]:
-    """A sentence with a modal verb and its question or negation; the twin has another subject."""
+    """A modal sentence and its question or negation; the twin has a different subject."""
 
     def item(subject: str, modal: str, deed: str) -> Item:
         asked = f"{modal.capitalize()} the {subject} {deed}?"
@@ -53,7 +53,7 @@ def sentences(kind: str) -> Callable[[random.Random], Twins]:
 
 
 def agreement(rng: random.Random) -> Twins:
-    """A subject, a distractor of any number, and the verb that agrees with the subject."""
+    """A subject, a distractor of either number, and the verb that agrees with the subject."""
     subject, other = rng.sample(sorted(PLURAL), 2)
     link, distractor = rng.choice(LINKS), rng.choice([other, PLURAL[other]])
 
@@ -82,7 +82,7 @@ def maker(
 ) -> Maker:
     """Prompts of one kind (past, plural, question, negation, agreement) or of all in turn.
 
-    Without the instruction line, the solved examples alone say what is asked.
+    Without the instruction line, only the solved examples show what is asked.
     """
     chosen = list(KINDS) if kind == "all" else [kind]
     makers = [

@@ -1,4 +1,4 @@
-"""The word lists that tasks draw from; each task keeps those that its tokenizer can use."""
+"""The word lists that tasks draw from; each task keeps the words that the tokenizer can use."""
 
 NAMES = (
     "Aaron Adam Alan Albert Alex Alice Amanda Amy Andrea Andrew Angela Anna Anne Anthony Arthur "

@@ -64,7 +64,9 @@ def measure_subsets(
     check_patching(direction, replacement)
     shape = shape_of(model).grid
     if keep.shape[1:] != shape:
-        raise MechheadsError(f"Masks for {model_name(model)} must have {shape[0]} x {shape[1]} heads.")
+        raise MechheadsError(
+            f"Masks for {model_name(model)} must have {shape[0]} x {shape[1]} heads."
+        )
     engine, budget = engine_for(model), budget_for(model, budget)
     # Each mask once, sorted: neighbours share most of their first layers.
     masks, mask_of = keep.flatten(1).unique(dim=0, return_inverse=True)

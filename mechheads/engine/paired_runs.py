@@ -51,7 +51,7 @@ def check_patching(direction: str, replacement: str) -> None:
         raise unknown("replacement", replacement, REPLACEMENTS)
     if direction == "denoising" and replacement in ("zero", "mean", "position_mean"):
         raise MechheadsError(
-            f"Denoising patches clean activations into the corrupted run, so it cannot use "
+            "Denoising patches clean activations into the corrupted run, so it cannot use "
             f"{replacement}. Use noising instead."
         )
 
@@ -105,7 +105,7 @@ def _with_part(model: Model, base: CachedRun, other: CachedRun, part: str) -> So
 
 
 def _means(model: Model, engine: Engine, prompts: Prompts, replacement: str, budget: int) -> Means:
-    """Every head's mean z over the corrupted prompts: overall (key 0), or by length and position."""
+    """Every head's mean z over the corrupted prompts, overall (key 0) or by length and position."""
     if replacement not in ("mean", "position_mean"):
         return {}
     sums: dict[int, Tensor] = {}

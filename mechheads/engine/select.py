@@ -19,7 +19,7 @@ BUDGETS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
 
 
 def engine_for(model: Model) -> Engine:
-    """The direct engine if it supports the model and agrees with the hooked one, else the latter."""
+    """The direct engine if it supports the model and agrees with the hooked one, else that one."""
     if unknown_part(model) is None and _agree(HookedEngine(model), DirectEngine(model)):
         return DirectEngine(model)
     return HookedEngine(model)

@@ -1,6 +1,6 @@
-"""How well a model answers. `token` judges next tokens, `text` answers in words, `values` maths.
+"""How well a model answers. `token` judges next tokens, `text` free-form answers, `values` maths.
 
-The metrics of tokens are imported from here: METRICS, find, score.
+Token metrics are imported from here: METRICS, find, score.
 """
 
 from .token import METRICS, Metric, Scores, answer_tokens, find, score, score_answers

@@ -1,5 +1,7 @@
-"""How good an answer is: every metric takes what was said, what is right, and what the whole model
-said, and gives a number per answer, from 0 (bad) to 1 unless it says otherwise.
+"""Metrics of free-form answers.
+
+Every metric takes the answers, the right answers and the full model's answers, and returns a number
+per answer, from 0 (bad) to 1 unless stated otherwise.
 """
 
 import re
@@ -22,7 +24,7 @@ Golds = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Quality:
-    """A metric: `judge(said, gold, whole)`. Accuracies are 0 or 1, others text qualities."""
+    """A metric: `judge(said, gold, whole)`. Accuracies are 0 or 1; others measure text quality."""
 
     name: str
     label: str
@@ -32,13 +34,14 @@ class Quality:
 
 ARTICLES = ("a", "an", "the")
 _MARKS = re.escape(string.punctuation)
-# Punctuation before a word; a sign or a point before a digit is part of the number.
+# Punctuation before a word; a sign or decimal point before a digit is part of the number.
 _BEFORE = re.compile(rf"^[{_MARKS}]*?(?=[-+]?\.?\d|[^{_MARKS}]|$)")
 
 
 def normalised(text: str) -> str:
-    """Lower case, without articles (unless there is nothing else), punctuation at the ends of
-    words, and needless spaces. Signs and points of numbers stay.
+    """Lower-case text without articles, extra spaces and punctuation at the ends of words.
+
+    Articles stay if there is nothing else; signs and decimal points of numbers stay.
     """
     bare = [word.rstrip(string.punctuation) for word in text.lower().split()]
     kept = [word for word in (_BEFORE.sub("", word, count=1) for word in bare) if word]
@@ -46,7 +49,7 @@ def normalised(text: str) -> str:
 
 
 def exact(said: Texts, gold: Golds, whole: Texts) -> list[float]:
-    """1 where the answer is one of the right ones, both normalised; an empty one is never right."""
+    """1 where the answer is a right one, both normalised; an empty answer is never right."""
     return [
         float(normalised(text) in {normalised(right) for right in answers} - {""})
         for text, answers in zip(said, gold, strict=True)
@@ -54,7 +57,7 @@ def exact(said: Texts, gold: Golds, whole: Texts) -> list[float]:
 
 
 def chrf(said: Texts, gold: Golds, whole: Texts) -> list[float]:
-    """Characters that the answer has in common with a right one (chrF2), from 0 to 1."""
+    """Character overlap of the answer with a right one (chrF2), from 0 to 1."""
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF()
@@ -76,7 +79,7 @@ def bleu(said: Texts, gold: Golds, whole: Texts) -> list[float]:
 
 
 def rouge1(said: Texts, gold: Golds, whole: Texts) -> list[float]:
-    """ROUGE-1: words in common with the best right answer (F1)."""
+    """ROUGE-1: word overlap (F1) with the best-matching right answer."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rouge1"], use_stemmer=False)
@@ -87,11 +90,11 @@ def rouge1(said: Texts, gold: Golds, whole: Texts) -> list[float]:
 
 
 def composite(embedder: Any = None) -> Quality:
-    """The paper's accuracy: 1 where any of its alternatives holds.
+    """The paper's accuracy: 1 where any of its criteria holds.
 
-    The answer is what the whole model said or has BLEU above 0.8 with it, ROUGE-1 with a right
-    answer is above 0.6, or cosine of sentence embeddings with a right answer is above 0.6. Without
-    an embedder the last is left out, and the label says so.
+    The answer equals the full model's or has BLEU above 0.8 with it, ROUGE-1 with a right answer is
+    above 0.6, or the cosine similarity of sentence embeddings with a right answer is above 0.6.
+    Without an embedder the last is left out, and the label says so.
     """
 
     def judge(said: Texts, gold: Golds, whole: Texts) -> list[float]:
@@ -108,7 +111,7 @@ def composite(embedder: Any = None) -> Quality:
 
 
 def similarities(embedder: Any, said: Texts, gold: Golds) -> list[float]:
-    """Cosine with the most similar right answer."""
+    """Cosine similarity with the most similar right answer."""
     texts = sorted({*said, *(right for answers in gold for right in answers)})
     vectors = dict(zip(texts, embedder.encode(texts, normalize_embeddings=True), strict=True))
     return [
@@ -118,19 +121,19 @@ def similarities(embedder: Any, said: Texts, gold: Golds) -> list[float]:
 
 
 def find_embedder() -> Any:
-    """The sentence-embedding model, where sentence-transformers and it are installed, or None."""
+    """The sentence-embedding model, or None if it or sentence-transformers is not installed."""
     try:
         SentenceTransformer = import_module("sentence_transformers").SentenceTransformer
     except ModuleNotFoundError:
         return None
     try:
         return SentenceTransformer("all-MiniLM-L6-v2", local_files_only=True)
-    except Exception:  # not downloaded: any of several libraries' errors
+    except Exception:  # not downloaded: several libraries raise their own errors
         return None
 
 
 def comet(command: str) -> Quality:
-    """COMET by the program of unbabel-comet: answers against what the whole model said."""
+    """COMET, by unbabel-comet's program: answers against the full model's answers."""
     program = find_program(command)
 
     def judge(said: Texts, gold: Golds, whole: Texts) -> list[float]:
@@ -140,15 +143,17 @@ def comet(command: str) -> Quality:
 
 
 def find_program(command: str) -> list[str]:
-    """The command's words; an error if there is no such program."""
+    """The words of a command; raises if there is no such program."""
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise MechheadsError(f"--comet-command {command!r} is no command ({error}).") from None
+        raise MechheadsError(
+            f"--comet-command {command!r} is not a valid command ({error})."
+        ) from None
     if not words or shutil.which(words[0]) is None:
         raise MechheadsError(
-            f"--metrics comet needs the program {command!r}, which is not there. Install "
-            "unbabel-comet, version 2 or newer, in an environment of its own (its dependencies "
+            f"--metrics comet needs the program {command!r}, which was not found. Install "
+            "unbabel-comet, version 2 or newer, in a separate environment (its dependencies "
             "conflict with ours) and name its program: "
             '--comet-command "/opt/comet/bin/comet-score --gpus 0".'
         )
@@ -158,12 +163,12 @@ def find_program(command: str) -> list[str]:
 def run_comet(
     program: Sequence[str], sources: Texts, said: Texts, references: Texts
 ) -> list[float]:
-    """Scores of the segments, as `comet-score` prints them; its model is loaded once a call."""
+    """Segment scores as `comet-score` prints them; its model is loaded once per call."""
     with tempfile.TemporaryDirectory() as place:
         files = []
         for name, texts in (("src", sources), ("hyp", said), ("ref", references)):
             file = Path(place) / f"{name}.txt"
-            # A line is a segment; an empty one would be dropped.
+            # Each line is a segment; empty lines would be dropped.
             lines = [" ".join(text.split()) or "." for text in texts]
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
             files.append(str(file))
@@ -177,7 +182,7 @@ def run_comet(
     if len(scores) != len(said):
         raise MechheadsError(
             f"{program[0]} printed {len(scores)} scores for {len(said)} answers. Is it "
-            "comet-score of unbabel-comet, version 2 or newer?"
+            "comet-score from unbabel-comet, version 2 or newer?"
         )
     return scores
 
@@ -195,7 +200,7 @@ NAMES = (*QUALITIES, "composite", "comet")
 
 
 def find(name: str, comet_command: str = "comet-score") -> Quality:
-    """The metric of that name, and all that it needs; an error suggests."""
+    """The metric of that name, ready to use; an unknown name raises an error with suggestions."""
     if name not in NAMES:
         raise unknown("text metric", name, NAMES)
     if name == "comet":

@@ -1,8 +1,8 @@
 """How well a model answers: every metric is a function of the same scores.
 
 `score` turns the logits at the end of each row into the log probability of every answer, a sum
-over its tokens. For answers of one token a difference of log probabilities is the difference of
-their logits, which is why `logit_diff` serves answers of any length.
+over its tokens. For single-token answers, a difference of log probabilities is the difference of
+their logits, so `logit_diff` works for answers of any length.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,9 @@ from mechheads.prompts.batches import Batch
 
 @dataclass(frozen=True)
 class Scores:
-    """What the model thinks of each answer: its log probability (-inf where there is none), and
-    whether each of its tokens is the one the model would say.
+    """The log probability of each answer (-inf where there is none).
+
+    `greedy` is whether greedy decoding gives every token of the answer.
     """
 
     logprob: Float[Tensor, "*variant batch choice"]
@@ -30,10 +31,10 @@ class Scores:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number per prompt, larger where the model does better. `label` names it on an axis.
+    """A number per prompt, larger where the model does better. `label` is its name on an axis.
 
-    A relative metric compares answers with each other alone: all tokens' logits are not needed. A
-    smooth one has gradients.
+    A relative metric only compares answers with each other and needs only their logits. A smooth
+    one has gradients.
     """
 
     name: str
@@ -68,14 +69,14 @@ def score(logits: Float[Tensor, "*variant row steps vocab"], batch: Batch) -> Sc
 
 
 def answer_tokens(batch: Batch) -> Int[Tensor, " vocab"]:
-    """The tokens of all answers, each once, in order."""
+    """The tokens of all answers, each once, sorted."""
     return batch.choices[batch.choices >= 0].unique()
 
 
 def score_answers(logits: Float[Tensor, "*variant row vocab"], batch: Batch) -> Scores:
     """Scores for relative metrics from the logits of the `answer_tokens` alone.
 
-    Log probabilities lack a term that all answers share; what is said is not known.
+    Log probabilities lack a term that all answers share; what greedy decoding gives is unknown.
     """
     tokens = torch.searchsorted(answer_tokens(batch), batch.choices[:, :, 0]).to(logits.device)
     said = _single(logits)[..., batch.row_of.to(logits.device), tokens].cpu()
@@ -89,17 +90,17 @@ def score_answers(logits: Float[Tensor, "*variant row vocab"], batch: Batch) -> 
 
 
 def logit_diff(s: Scores) -> Float[Tensor, "*variant batch"]:
-    """Mean log probability of the answers less that of the wrong ones, in nats; 0 is even odds."""
+    """Mean log probability of the answers minus that of the wrong ones, in nats; 0 is even odds."""
     return _mean(s, s.right) - _mean(s, s.present & ~s.right)
 
 
 def logit_diff_max(s: Scores) -> Float[Tensor, "*variant batch"]:
-    """Log probability of the best answer less that of the best wrong one, in nats."""
+    """Log probability of the best answer minus that of the best wrong one, in nats."""
     return _best(s, s.right) - _best(s, s.present & ~s.right)
 
 
 def prob_diff(s: Scores) -> Float[Tensor, "*variant batch"]:
-    """Probability of all answers together less that of all wrong ones, from -1 to 1."""
+    """Total probability of the answers minus that of the wrong ones, from -1 to 1."""
     probability = s.logprob.exp()
     return (probability * s.right).sum(-1) - (probability * (s.present & ~s.right)).sum(-1)
 
@@ -110,12 +111,12 @@ def logprob(s: Scores) -> Float[Tensor, "*variant batch"]:
 
 
 def accuracy(s: Scores) -> Float[Tensor, "*variant batch"]:
-    """1 where the best answer is likelier than every wrong one, else 0."""
+    """1 where the best answer is more likely than every wrong one, else 0."""
     return (logit_diff_max(s) > 0).float()
 
 
 def top1(s: Scores) -> Float[Tensor, "*variant batch"]:
-    """1 where an answer is what the model says, token by token out of all tokens, else 0."""
+    """1 where greedy decoding, over all tokens, gives an answer, else 0."""
     return (s.greedy & s.right).any(-1).float()
 
 
@@ -131,21 +132,21 @@ METRICS = {
         ),
         Metric("prob_diff", prob_diff, "probability difference"),
         Metric("logprob", logprob, "log probability of the answer"),
-        Metric("accuracy", accuracy, "accuracy, against the wrong answers", True, smooth=False),
-        Metric("top1", top1, "accuracy, against all tokens", smooth=False),
+        Metric("accuracy", accuracy, "accuracy (against the wrong answers)", True, smooth=False),
+        Metric("top1", top1, "accuracy (against all tokens)", smooth=False),
     )
 }
 
 
 def find(name: str) -> Metric:
-    """The metric of that name; an error suggests."""
+    """The metric of that name; an unknown name raises an error with suggestions."""
     if name not in METRICS:
         raise unknown("metric", name, METRICS)
     return METRICS[name]
 
 
 def _single(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Half precision as single."""
+    """Convert half precision to single."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 

@@ -1,4 +1,4 @@
-"""Reads an answer out of text and compares it as a value, not as letters."""
+"""Extracts an answer from text and compares it as a value, not as a string."""
 
 import logging
 import re
@@ -9,7 +9,7 @@ from .text import normalised
 
 NUMBER = re.compile(r"(?<![\w.)])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?")
 WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mbox)\{([^{}]*)\}")
-# A digit, LaTeX or an operator; the hyphen inside of a word is none.
+# A digit, LaTeX or an operator; a hyphen inside a word does not count.
 MATHS = re.compile(r"[\d\\^+*/=]|(?<![A-Za-z]{2})-")
 # Powers of powers, long exponents and factorials of large numbers would take forever.
 ENDLESS = re.compile(r"(?:\^|\*\*)[\s{(]*(?:\d+\s*(?:\^|\*\*|!)|\d{5})|(?:\d{5}|!)[\s})]*!")
@@ -17,7 +17,7 @@ SECONDS = 5
 
 
 def read_answer(text: str) -> str:
-    r"""What stands in the last \boxed{}, else the last expression or number, else all of it."""
+    r"""The contents of the last \boxed{}, else the last expression or number, else all text."""
     boxed = _boxed(text)
     if boxed is not None:
         return boxed
@@ -28,7 +28,7 @@ def read_answer(text: str) -> str:
 
 
 def is_right(said: str, answers: tuple[str, ...]) -> bool:
-    """Whether the answer has the value of a right one that is maths, or the words of another."""
+    """Whether the answer matches a right one: by value if that is maths, else by its words."""
     return any(_fits(said, WRAPPED.sub(r"\1", right)) for right in answers)
 
 
@@ -53,7 +53,7 @@ def _fits(said: str, right: str) -> bool:
 
 
 def _parsed(text: str) -> list[Any]:
-    """What math_verify finds in the text; nothing where evaluating it may never end."""
+    """What math_verify finds in the text; nothing if evaluating it may never end."""
     from math_verify import parse
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
@@ -64,7 +64,7 @@ def _parsed(text: str) -> list[Any]:
 
 
 def _seconds() -> int | None:
-    """math_verify's timeouts are signals, which only the main thread may have."""
+    """The timeout; None outside the main thread, since math_verify's timeouts are signals."""
     return SECONDS if threading.current_thread() is threading.main_thread() else None
 
 

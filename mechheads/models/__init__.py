@@ -1,4 +1,4 @@
-"""The only floor that knows TransformerLens: loading, hooks, weights, shapes, provenance.
+"""The only package that uses TransformerLens: loading, hooks, weights, shapes, provenance.
 
-`model` is what everybody else sees: a Shape and an Encoder.
+`model` is what the rest of mechheads sees: a Shape and an Encoder.
 """

@@ -1,9 +1,9 @@
 """A model's blocks computed directly from their weights, without hooks.
 
-Knows sequential and parallel blocks, layer and RMS norms before attention and MLP, learned and
-rotary positions, grouped queries, local attention, norms of queries and keys, plain and gated MLPs
-(others, e.g. experts, run as the model's own module), and edge gates. Weights stay where they are:
-the model's own tensors, seen as matrices.
+Supports sequential and parallel blocks, layer and RMS norms before attention and MLP, learned and
+rotary positions, grouped-query attention, local attention, norms of queries and keys, plain and
+gated MLPs (others, e.g. experts, run as the model's own module), and edge gates. Weights are not
+copied: they are the model's own tensors, viewed as matrices.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ NORMS = ("LN", "LNPre", "RMS", "RMSPre")
 
 
 def unknown_part(model: Model) -> str | None:
-    """The part of the model that is not known here; None if all are."""
+    """A part of the model that is not supported here; None if all are supported."""
     cfg = model.cfg
     known = {
         "its positions": cfg.positional_embedding_type in ("standard", "rotary"),
@@ -57,7 +57,7 @@ Linear = tuple[Tensor, Tensor]
 class Block:
     """One layer: its norms, the weights of its heads as matrices, and its MLP.
 
-    `parallel` blocks add attention and MLP of the same residual stream; some models have no MLP.
+    In `parallel` blocks, attention and MLP read the same residual stream; some models have no MLP.
     """
 
     module: Any
@@ -70,7 +70,7 @@ class Block:
 
     @property
     def parallel(self) -> bool:
-        """Whether the MLP reads what the heads read."""
+        """Whether the MLP reads the same residual stream as the heads."""
         return self.cfg.parallel_attn_mlp
 
     @property
@@ -109,7 +109,7 @@ class Block:
         k: Float[Tensor, "row key kv_head d_head"],
         v: Float[Tensor, "row key kv_head d_head"],
     ) -> Float[Tensor, "row query head d_head"]:
-        """z of the last positions, as many as there are queries."""
+        """z at the last positions, one per query."""
         attention = self.module.attn
         mask = attention._make_causal_mask(
             q.shape[1], k.shape[1], k.shape[1] - q.shape[1], q.device
@@ -164,7 +164,7 @@ class Block:
     def _place(
         self, norm: str, x: Float[Tensor, "row pos head d_head"], offset: int
     ) -> Float[Tensor, "row pos head d_head"]:
-        """Queries or keys with their norm and their positions."""
+        """Queries or keys with their norm and rotary positions applied."""
         attention = self.module.attn
         if self.cfg.use_qk_norm:
             x = attention._apply_qk_norm(x, getattr(attention, norm))
@@ -175,7 +175,7 @@ class Block:
 
 @torch.no_grad()
 def blocks_of(model: Model) -> list[Block]:
-    """All layers; weights are copied only where they cannot be seen as matrices."""
+    """All layers; weights are copied only where they cannot be viewed as matrices."""
     gates: Any = getattr(model, "edge_gates", None) if is_gated(model) else None
     return [
         _block(model, block, None if gates is None else gates[i])
@@ -188,7 +188,7 @@ def _block(model: Model, block: Any, gate_bias: Tensor | None) -> Block:
     named = dict(attention.named_parameters())
 
     def joint(letter: str) -> Linear:
-        """[head, d_model, d_head] as one matrix; of grouped keys and values each is there once."""
+        """[head, d_model, d_head] as one matrix, with grouped keys and values only once."""
         weight = named.get(f"_W_{letter}", named.get(f"W_{letter}"))
         bias = named.get(f"_b_{letter}", named.get(f"b_{letter}"))
         assert weight is not None

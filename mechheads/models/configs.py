@@ -1,4 +1,4 @@
-"""From a Hugging Face config to TransformerLens's, where TransformerLens knows only names.
+"""Converts the Hugging Face configs that TransformerLens knows only by model name.
 
 TransformerLens derives the configs of most architectures from the Hugging Face config, but those
 of OLMo, OLMo 2 and the Gemma family from a list of model names, and that of Phi from a field that
@@ -30,7 +30,7 @@ def _common(hf: Any) -> dict[str, Any]:
 
 
 def olmo(hf: Any) -> dict[str, Any]:
-    """OLMo 1: a layer norm without parameters, queries, keys and values clipped in some sizes."""
+    """OLMo 1: layer norms without parameters; queries, keys and values clipped in some sizes."""
     return _common(hf) | {
         "eps": 1e-5,
         "act_fn": hf.hidden_act,
@@ -60,7 +60,7 @@ def gemma(hf: Any) -> dict[str, Any]:
 
 
 def gemma2(hf: Any) -> dict[str, Any]:
-    """Gemma 2: norms before and after, soft caps, every other layer attends locally."""
+    """Gemma 2: norms before and after, soft caps, local attention in every other layer."""
     return gemma(hf) | {
         "attn_scale": hf.query_pre_attn_scalar**0.5,
         "attn_scores_soft_cap": hf.attn_logit_softcapping or -1.0,
@@ -73,7 +73,7 @@ def gemma2(hf: Any) -> dict[str, Any]:
 
 
 def gemma3(hf: Any) -> dict[str, Any]:
-    """Gemma 3 (text): as Gemma 2, with norms on queries and keys and two rotary bases."""
+    """Gemma 3 (text): like Gemma 2, with norms on queries and keys and two rotary bases."""
     rope = hf.rope_parameters
     return gemma2(hf) | {
         "use_qk_norm": True,
@@ -83,7 +83,7 @@ def gemma3(hf: Any) -> dict[str, Any]:
 
 
 def phi(hf: Any) -> dict[str, Any]:
-    """Phi 1 and 2: attention and MLP side by side, a part of each head rotates."""
+    """Phi 1 and 2: parallel attention and MLP, rotary positions in a part of each head."""
     common = _common(hf)
     return common | {
         "eps": hf.layer_norm_eps,

@@ -1,4 +1,4 @@
-"""Devices and dtypes by their names, and how many threads torch computes with."""
+"""Devices and dtypes by name, and the number of torch threads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ DTYPES = {
 
 
 def find_dtype(name: str | torch.dtype) -> torch.dtype:
-    """The dtype: "float32", "torch.float32" and torch.float32 are one."""
+    """The dtype of that name: "float32", "torch.float32" and torch.float32 are the same."""
     known = {str(value): value for value in DTYPES.values()} | DTYPES
     if str(name) not in known:
         raise unknown("dtype", str(name), DTYPES)
@@ -26,11 +26,11 @@ def find_dtype(name: str | torch.dtype) -> torch.dtype:
 
 
 def find_device(device: str | None, n_devices: int) -> torch.device:
-    """The device of that name, or the best that is there."""
+    """The device of that name, or the best one available."""
     cuda = torch.cuda.device_count()
     if n_devices < 1 or (n_devices > 1 and cuda < n_devices):
         raise MechheadsError(
-            f"--n-devices takes 1, or as many CUDA devices as there are ({cuda}); got {n_devices}."
+            f"--n-devices takes 1, or up to the number of CUDA devices ({cuda}); got {n_devices}."
         )
     if device is None:
         best = "cuda" if cuda else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -38,19 +38,19 @@ def find_device(device: str | None, n_devices: int) -> torch.device:
     try:
         place = torch.device(device)
         if place.type == "meta":
-            raise RuntimeError("it holds no numbers")
+            raise RuntimeError("it holds no data")
         torch.empty(1, device=place)
     except (RuntimeError, AssertionError) as error:
         raise MechheadsError(
             f"Device {device!r} cannot be used ({first_line(error)}). Use cpu, or cuda, cuda:N "
-            "or mps where there is one."
+            "or mps if available."
         ) from None
     return place
 
 
 @contextmanager
 def with_threads(count: int | None) -> Iterator[None]:
-    """Compute with `count` threads (None: no change): sums of floats depend on their number."""
+    """Compute with `count` threads (None: no change): sums of floats depend on the number."""
     if count is None:
         yield
         return
@@ -65,9 +65,9 @@ def with_threads(count: int | None) -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Let glibc reuse freed memory instead of returning it to the system.
 
-    Patching allocates and frees the same large tensors all the time, and getting them from the
-    system anew costs up to a third of its time. glibc raises the size up to which it keeps memory
-    when such a block is freed, up to 32 MB. It acts on the whole process and for good, so commands
-    call it and the library does not; call it yourself in a notebook.
+    Patching keeps allocating and freeing the same large tensors, and getting them from the system
+    again costs up to a third of its time. When a large block is freed, glibc raises the size up to
+    which it keeps memory, up to 32 MB. This affects the whole process permanently, so commands call
+    it and the library does not; call it yourself in a notebook.
     """
     torch.empty(31 << 20, dtype=torch.uint8)

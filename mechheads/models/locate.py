@@ -1,9 +1,9 @@
-"""Where a model's files are: a name becomes a folder or a GGUF file on this machine.
+"""Locates a model's files: maps a name to a folder or a GGUF file on this machine.
 
 1. an embedded model, shipped inside this package (`EMBEDDED/<name>/`);
-2. a model that `python -m mechheads.fetch` has put into the user's cache (`FETCHABLE`);
+2. a model that `python -m mechheads.fetch` has stored in the user's cache (`FETCHABLE`);
 3. a path: a Hugging Face directory, or a GGUF file;
-4. a hub id: its snapshot in the hub's cache, downloaded if the hub may be asked.
+4. a hub id: its snapshot in the hub's cache, downloaded unless offline.
 
 Only safetensors (or GGUF) weights are opened, never pickles. Nothing here needs torch.
 """
@@ -63,7 +63,7 @@ FETCHABLE = {
 
 @dataclass(frozen=True)
 class Source:
-    """A model on disk. `gguf` is the file's name inside `folder` when it is one."""
+    """A model on disk. `gguf` is the name of the file inside `folder` if it is a GGUF file."""
 
     name: str
     folder: Path
@@ -79,7 +79,7 @@ class Source:
 
     @property
     def every_file(self) -> list[Path]:
-        """The weights and all else that the numbers depend on: config, tokenizer, gates."""
+        """The weights and all other files that results depend on: config, tokenizer, gates."""
         if self.gguf:
             return self.files
         others = (self.folder.glob(pattern) for pattern in ("*.json", "*.model", "*.txt"))
@@ -87,7 +87,7 @@ class Source:
 
 
 def cache_folder(name: str) -> Path:
-    """Where a fetched model lives: below the user's cache folder."""
+    """The folder of a fetched model, in the user's cache."""
     from platformdirs import user_cache_path
 
     return user_cache_path("mechheads") / "models" / name
@@ -99,24 +99,26 @@ def embedded() -> list[str]:
 
 
 def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Source:
-    """The files behind a model's name; an error says what was looked for and what to do."""
+    """Find a model's files by name; errors say what was looked for and what to do."""
     if not name:
-        raise MechheadsError(f"The model's name is empty. Choose from: {', '.join(_names())}.")
+        raise MechheadsError(f"The model name is empty. Choose from: {', '.join(_names())}.")
     if len(name) > 1000:
-        raise MechheadsError(f"{name[:40]!r}... is too long for a model's name.")
+        raise MechheadsError(f"{name[:40]!r}... is too long for a model name.")
     path = Path(name).expanduser()
     if name in embedded():
         source = Source(name, EMBEDDED / name)
     elif name in FETCHABLE:
         source = Source(name, cache_folder(name))
         if not (source.folder / "config.json").exists():
-            raise MechheadsError(f"{name} is not here yet. Run: python -m mechheads.fetch {name}")
+            raise MechheadsError(
+                f"{name} is not fetched yet. Run: python -m mechheads.fetch {name}"
+            )
     elif path.is_dir():
         source = Source(name, path)
     elif path.is_file():
         if path.suffix != ".gguf":
             raise MechheadsError(
-                f"{name} is a file but not .gguf. Give a model's directory or a .gguf file."
+                f"{name} is not a .gguf file. Give a model directory or a .gguf file."
             )
         return Source(name, path.parent, gguf=path.name)
     elif path.suffix == ".gguf" or name.startswith(("/", ".", "~")) or name.count("/") > 1:
@@ -126,12 +128,12 @@ def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Sour
     else:
         return _from_hub(name, revision, quiet)
     if revision is not None:
-        raise MechheadsError(f"{name} is on this machine and has no revisions. Drop --revision.")
+        raise MechheadsError(f"{name} is a local model without revisions. Drop --revision.")
     return source
 
 
 def check(source: Source) -> dict[str, Any]:
-    """The source's config.json after a look at its files; an error names the one that is wrong."""
+    """Check a source's files and return its config.json; errors name the faulty file."""
     folder, name = source.folder, source.name
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -157,7 +159,7 @@ def check(source: Source) -> dict[str, Any]:
             raise MechheadsError(f"{index} is damaged. Copy or download it again.") from None
         if missing := sorted(s for s in shards if not (folder / s).exists()):
             raise MechheadsError(
-                f"{name} lacks {missing[0]}, which its index names. Copy it there."
+                f"{name} lacks {missing[0]}, which its index lists. Copy it there."
             )
     if not source.files:
         pickled = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")]
@@ -183,7 +185,7 @@ def _check_safetensors(file: Path) -> None:
             tensors.keys()
     except (SafetensorError, OSError) as error:
         raise MechheadsError(
-            f"{file} is damaged or cut short ({error}). Copy or download it again."
+            f"{file} is damaged or truncated ({error}). Copy or download it again."
         ) from None
 
 
@@ -213,12 +215,12 @@ def _from_hub(name: str, revision: str | None, quiet: bool) -> Source:
             f"No model {name!r}: not embedded, not a path, not on the hub.{suggest(name, _names())}"
         ) from None
     except errors.IncompleteSnapshotError as error:
-        folder = error.snapshot_path  # what is missing, if it matters, `check` names
-    except Exception as error:  # no network, a time-out, a proxy: the hub's client raises many
+        folder = error.snapshot_path  # `check` reports missing files that matter
+    except Exception as error:  # no network, a timeout, a proxy: the hub client raises many
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _reason(error)
         raise MechheadsError(
             f"No model {name!r}: not embedded, not a path, not in the hub's cache, and the hub "
-            f"cannot be asked ({why}).{suggest(name, _names())} Here are: {_offline_names()}."
+            f"cannot be reached ({why}).{suggest(name, _names())} Available: {_offline_names()}."
         ) from None
     return Source(name, Path(folder), revision=Path(folder).name)
 
@@ -232,5 +234,5 @@ def _offline_names() -> str:
 def _reason(error: Exception) -> str:
     """Why the hub did not answer, in a few words."""
     if isinstance(error, LookupError | TypeError | AttributeError):
-        raise error  # a mistake of ours, not of the network
+        raise error  # our own bug, not the network's
     return "no network" if isinstance(error, FileNotFoundError) else type(error).__name__

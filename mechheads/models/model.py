@@ -13,7 +13,7 @@ Model = HookedTransformer
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a model; `kv_heads` is `heads` where every head has its own keys and values."""
+    """The sizes of a model; `kv_heads` equals `heads` if every head has its own keys and values."""
 
     layers: int
     heads: int
@@ -30,7 +30,7 @@ class Shape:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Layers and heads, the shape of a table with a cell per head."""
+        """(layers, heads), the shape of a table with a cell per head."""
         return self.layers, self.heads
 
 
@@ -49,12 +49,12 @@ def shape_of(model: Model) -> Shape:
 
 
 def mlp_shape(model: Model) -> tuple[int, bool]:
-    """The width of the MLPs, 0 where there are none, and whether they are gated."""
+    """The width of the MLPs (0 if there are none), and whether they are gated."""
     return model.cfg.d_mlp or 0, model.cfg.gated_mlp
 
 
 def model_name(model: Model) -> str:
-    """The name it was loaded by."""
+    """The name the model was loaded by."""
     return model.cfg.model_name
 
 
@@ -67,12 +67,12 @@ def encoder_of(model: Model) -> Encoder:
 
 
 def device_of(model: Model) -> torch.device:
-    """Where tokens go in."""
+    """The device that takes the input tokens."""
     return model.W_E.device
 
 
 def dtype_of(model: Model) -> torch.dtype:
-    """What the model computes in."""
+    """The dtype the model computes in."""
     return model.W_E.dtype
 
 
@@ -82,7 +82,7 @@ def is_gated(model: Model) -> bool:
 
 
 def norm_after_heads(model: Model) -> bool:
-    """Whether a norm stands between the heads and the residual stream: no head writes alone."""
+    """Whether there is a norm between heads and residual stream: no head writes directly."""
     return model.cfg.use_normalization_before_and_after or model.cfg.original_architecture in (
         "Olmo2ForCausalLM",
         "Olmo3ForCausalLM",
@@ -90,10 +90,10 @@ def norm_after_heads(model: Model) -> bool:
 
 
 def caps_logits(model: Model) -> bool:
-    """Whether the logits are squeezed by a soft cap."""
+    """Whether the logits are soft-capped."""
     return (model.cfg.output_logits_soft_cap or 0) > 0
 
 
 def parallel_blocks(model: Model) -> bool:
-    """Whether attention and MLP of a layer read the same residual stream."""
+    """Whether the attention and MLP of a layer read the same residual stream."""
     return model.cfg.parallel_attn_mlp

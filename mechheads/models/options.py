@@ -1,4 +1,4 @@
-"""How a model is loaded, apart from its name: the flags that all commands share."""
+"""How a model is loaded, besides its name: the flags that all commands share."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -33,11 +33,11 @@ class ModelOptions:
     prepend_bos: bool | None = None
 
     def find(self, name: str, quiet: bool = False) -> locate.Source:
-        """Where the model's files are, or an error; needs no torch."""
+        """Locate the model's files, or raise; needs no torch."""
         return locate.find(name, self.revision, quiet=quiet)
 
     def load(self, name: str, cache: "ModelCache | None" = None, quiet: bool = False) -> "Model":
-        """The model, from the cache if it is there."""
+        """Load the model, from the cache if possible."""
         from .load import load
 
         return load(name, cache=cache, quiet=quiet, **asdict(self))

@@ -22,7 +22,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.tx
 def provenance(
     model: Model, source: Source, prompts: Sequence[Prompts | Questions], seed: int
 ) -> dict[str, Any]:
-    """All that a number may depend on, the settings aside."""
+    """Everything that a result may depend on, except the settings."""
     tokenizer = [source.folder / name for name in TOKENIZER_FILES]
     found = [file for file in tokenizer if file.is_file()]
     return {
@@ -43,7 +43,7 @@ def provenance(
 
 
 def git_revision(checkout: Path) -> str | None:
-    """The revision of this code where it is a checkout, with a + after it if it was changed."""
+    """The git revision of this code if it is a checkout, followed by + if there are changes."""
     if not (checkout / ".git").exists():
         return None
     words = [["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]]

@@ -1,4 +1,4 @@
-"""TransformerLens's own way to patch, mask and generate: what ours is compared with."""
+"""Patching, masking and generation as TransformerLens does them, to compare ours with."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def head_loop(
     metric: Callable[[Tensor], Tensor],
     heads: Sequence[tuple[int, int]],
 ) -> Float[Tensor, " head"]:
-    """The metric with each head patched: a whole pass per head."""
+    """The metric with each head patched: a full pass per head."""
     import pandas as pd
     from transformer_lens import patching
 
@@ -45,7 +45,7 @@ def mask_loop(
     metric: Callable[[Tensor], Tensor],
     keep: Float[Tensor, "mask layer head"],
 ) -> Float[Tensor, " mask"]:
-    """The metric with each mask: a whole pass per mask, with a hook in every layer."""
+    """The metric with each mask: a full pass per mask, with a hook in every layer."""
     names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
     _, cache = model.run_with_cache(other, names_filter=names)
     found = []

@@ -1,4 +1,4 @@
-"""Untrained models in the shape of well-known ones, to time things with."""
+"""Untrained models with the shapes of well-known ones, for timing."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def random_model(tokenizer: Any, **shape: Any) -> "Model":
-    """An untrained model of any shape, e.g. to time things with; arguments of TransformerLens."""
+    """An untrained model of any shape, e.g. for timing; takes HookedTransformerConfig arguments."""
     import torch
     from transformer_lens import HookedTransformer, HookedTransformerConfig
 

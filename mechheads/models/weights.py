@@ -16,7 +16,7 @@ def output_weights(model: Model, layer: int) -> Float[Tensor, "head d_head d_mod
 
 
 def input_weights(model: Model, layer: int, part: str) -> Float[Tensor, "head d_model d_head"]:
-    """W_Q, W_K or W_V of one layer, by the letter."""
+    """W_Q, W_K or W_V of one layer, by letter."""
     block: Any = model.blocks[layer]
     return getattr(block.attn, f"W_{part.upper()}")
 
@@ -27,7 +27,7 @@ def through_first_norm(
     entering: Float[Tensor, "row pos d_model"],
     slopes: Float[Tensor, "head row pos d_model"],
 ) -> Float[Tensor, "head row pos d_model"]:
-    """Gradients by what a layer's heads read, taken back through the norm before them."""
+    """Map gradients of what a layer's heads read back through the norm before them."""
     block: Any = model.blocks[layer]
     pull: Any = torch.func.vjp(block.ln1, entering)[1]
     return torch.vmap(pull)(slopes)[0]
@@ -36,7 +36,7 @@ def through_first_norm(
 def unembedding_columns(
     model: Model, tokens: Int[Tensor, "*rows"]
 ) -> Float[Tensor, "*rows d_model"]:
-    """The columns of W_U that belong to the tokens."""
+    """The columns of W_U for the tokens."""
     return model.W_U.T[tokens.to(model.W_U.device)]
 
 
@@ -45,7 +45,7 @@ def through_final_norm(
     along: Float[Tensor, "batch d_model"],
     end: Float[Tensor, "batch d_model"],
 ) -> Float[Tensor, "batch d_model"]:
-    """A direction after the final norm, taken back through it with its scale held at `end`."""
+    """Map a direction after the final norm back through it, with its scale fixed at `end`."""
     kind = model.cfg.normalization_type
     if kind is None:
         return along

@@ -1,7 +1,7 @@
-"""The prompt contract: what a task gives, and what it may know of a tokenizer.
+"""The prompt contract: what a task provides, and what it may know about a tokenizer.
 
 A task makes `Pair`s of text from a seed. It sees the tokenizer only as a `Lexicon`: a function
-that says how text in mid-sentence splits into tokens. Nothing here needs a model or torch.
+that splits mid-sentence text into tokens. Nothing here needs a model or torch.
 """
 
 from .lexicon import Lexicon, lexicon_of, words_as_tokens

@@ -1,11 +1,11 @@
-"""Pairs of text become aligned tokens, in batches of one prompt length each.
+"""Turns pairs of text into aligned tokens, in batches of one prompt length each.
 
-1. Clean and corrupted prompt must have as many tokens; where they differ is then known.
-2. An answer is the tokens that continue the prompt's: those of prompt + answer where the prompt's
-   tokens stay the same, else those of the answer by itself, and the text must come out again.
+1. The clean and corrupted prompts must have the same number of tokens, so that positions align.
+2. An answer's tokens continue the prompt's: they come from prompt + answer if that keeps the
+   prompt's tokens, else from the answer alone, which must then decode to the same text.
 3. Scoring an answer of several tokens needs the prompt followed by all of them but the last. A
-   pair has one row for every such continuation; with one-token answers that is the prompt alone.
-4. Rows of one prompt length make a batch. Shorter continuations are padded behind the tokens that
+   pair has one row per such continuation; with single-token answers that is the prompt alone.
+4. Rows of one prompt length form a batch. Shorter continuations are padded after the tokens that
    are read, where a causal model cannot see them; prompts are never padded.
 """
 
@@ -23,16 +23,16 @@ from mechheads.errors import MechheadsError
 from .encoder import Encoder
 from .pairs import Pair, Prompts
 
-SMALL = 256  # tokens; a batch of fewer is not worth a pass of its own
+SMALL = 256  # tokens; a smaller batch is not worth a separate pass
 
 
 @dataclass(frozen=True)
 class Batch:
     """Pairs whose prompts have the same number of tokens.
 
-    The last `steps` positions of every row are those whose logits score the answers. `choices`
-    are the tokens of the right and wrong answers, -1 where there is none; `row_of` is the row
-    that scores each.
+    The logits at the last `steps` positions of every row score the answers. `choices` are the
+    tokens of the right and wrong answers, -1 where there is none; `row_of` is the row that scores
+    each answer.
     """
 
     pairs: Int[Tensor, " batch"]
@@ -45,22 +45,22 @@ class Batch:
 
     @property
     def steps(self) -> int:
-        """How many positions at the end of each row are read."""
+        """Number of positions read at the end of each row."""
         return self.choices.shape[2]
 
     @property
     def length(self) -> int:
-        """Tokens of a row: those of the prompt, and of the answers all but the last."""
+        """Tokens per row: those of the prompt, and all but the last of the answers."""
         return self.clean.shape[1]
 
     @property
     def differs(self) -> Bool[Tensor, "row pos"]:
-        """Where the corrupted prompt has another token than the clean one."""
+        """Where the clean and corrupted prompts have different tokens."""
         return self.clean != self.corrupt
 
     @property
     def first(self) -> int:
-        """The first position in which any pair differs."""
+        """The first position at which any pair differs."""
         return int(self.differs.any(0).nonzero()[0])
 
 
@@ -75,7 +75,7 @@ class _Tokens:
 
     @property
     def first(self) -> int:
-        """The first position in which the prompts differ."""
+        """The first position at which the prompts differ."""
         return next(
             i for i, (a, b) in enumerate(zip(self.clean, self.corrupt, strict=True)) if a != b
         )
@@ -90,7 +90,7 @@ def batches(encoder: Encoder, prompts: Prompts, max_tokens: int = 16384) -> Iter
     for length in sorted(groups):
         chunk: list[tuple[int, _Tokens]] = []
         used = 0
-        # Pairs that begin to differ late are kept apart: what they share need not run twice.
+        # Pairs that differ only late get their own batch: what they share need not run twice.
         for i, tokens in sorted(groups[length], key=lambda entry: entry[1].first):
             steps = max(map(len, tokens.answers + tokens.wrong))
             logits = steps * encoder.vocabulary // 4096  # memory of a row's logits, in tokens
@@ -105,7 +105,7 @@ def batches(encoder: Encoder, prompts: Prompts, max_tokens: int = 16384) -> Iter
 
 
 def minibatches(encoder: Encoder, prompts: Prompts, size: int, seed: int) -> list[Batch]:
-    """The prompts as batches of at most `size` prompts of one length each, mixed by the seed."""
+    """The prompts as batches of at most `size` prompts of one length each, shuffled by the seed."""
     groups: dict[int, list[tuple[int, _Tokens]]] = defaultdict(list)
     order = list(range(len(prompts)))
     random.Random(seed).shuffle(order)
@@ -137,12 +137,12 @@ def _tokenize(encoder: Encoder, pair: Pair, where: str) -> _Tokens:
     wrong = [_continue(encoder, pair.clean, clean, w, where) for w in pair.wrong]
     if both := set(answers) & set(wrong):
         text = pair.answers[answers.index(both.pop())]
-        raise MechheadsError(f"{where}: {text!r} has the same tokens as a wrong answer.")
+        raise MechheadsError(f"{where}: {text!r} has the same tokens as a wrong answer. Drop one.")
     longest = len(clean) + max(map(len, answers + wrong)) - 1
     if longest > encoder.context:
         raise MechheadsError(
-            f"{where} has {longest} tokens, {encoder.name} takes {encoder.context}. "
-            "Use shorter prompts, or load the model with a larger n_ctx if it has one."
+            f"{where} has {longest} tokens, but {encoder.name} takes {encoder.context}. "
+            "Use shorter prompts, or load the model with a larger n_ctx if it allows one."
         )
     return _Tokens(clean, corrupt, answers, wrong)
 
@@ -159,12 +159,12 @@ def _continue(
         return alone
     raise MechheadsError(
         f"{where}: the answer {answer!r} has no tokens of its own after the prompt's. "
-        "Begin it with a space, or end the prompt earlier."
+        "Start it with a space, or end the prompt earlier."
     )
 
 
 def _rows(tokens: _Tokens) -> list[tuple[int, ...]]:
-    """The continuations that must be run: all but the last token of each answer, none twice."""
+    """The continuations to run: all but the last token of each answer, without duplicates."""
     contexts = sorted({c[:-1] for c in tokens.answers + tokens.wrong}, key=len, reverse=True)
     rows: list[tuple[int, ...]] = []
     for context in contexts:

@@ -1,4 +1,4 @@
-"""What prompts need of a model to become tokens: its tokenizer, its BOS custom, its limits."""
+"""What it takes to turn prompts into a model's tokens: tokenizer, BOS convention, limits."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Encoder:
-    """A model's tokenizer with the model's customs; `vocabulary` is the number of its logits."""
+    """A model's tokenizer and conventions; `vocabulary` is the number of its logits."""
 
     name: str
     tokenizer: Any

@@ -1,4 +1,4 @@
-"""How a tokenizer splits text in mid-sentence: all that a task may know of a model."""
+"""How a tokenizer splits mid-sentence text: all that a task may know about a model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from mechheads.errors import MechheadsError
 
 @dataclass(frozen=True)
 class Lexicon:
-    """How a tokenizer splits text in mid-sentence: `split(" Mary")` is the token ids of " Mary"."""
+    """How a tokenizer splits mid-sentence text: `split(" Mary")` gives the token ids of " Mary"."""
 
     name: str
     split: Callable[[str], tuple[int, ...]]
 
     def single(self, words: Sequence[str], kind: str, at_least: int) -> list[str]:
-        """Those of `words` that are one token after a space; an error if fewer than `at_least`."""
+        """The words that are one token after a space; raises if fewer than `at_least`."""
         if len(words) < at_least:
             raise MechheadsError(
                 f"{len(words)} {kind} are too few: with these options the task needs {at_least}."
@@ -31,12 +31,12 @@ class Lexicon:
 
 
 def words_as_tokens() -> Lexicon:
-    """A lexicon without a model: every word is one token, so that a task can be looked at alone."""
+    """A lexicon without a model: every word is one token, e.g. to inspect a task."""
     return Lexicon("plain words", lambda text: tuple(range(max(1, len(text.split())))))
 
 
 def lexicon_of(source: Any) -> Lexicon:
-    """The lexicon of a model or a tokenizer; a lexicon is returned as it is."""
+    """The lexicon of a model or a tokenizer; a lexicon is returned unchanged."""
     if isinstance(source, Lexicon):
         return source
     if isinstance(source, str):
@@ -58,7 +58,7 @@ def lexicon_of(source: Any) -> Lexicon:
 
 
 def tokenizer_lexicon(tokenizer: Any, name: str) -> Lexicon:
-    """How a Hugging Face tokenizer splits text in mid-sentence."""
+    """How a Hugging Face tokenizer splits mid-sentence text."""
     before = tuple(tokenizer.encode("The", add_special_tokens=False))
 
     def split(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Pairs of prompts: what a task gives, made from a seed. Nothing here needs a model or torch."""
+"""Prompt pairs, which a task makes from a seed. Nothing here needs a model or torch."""
 
 import hashlib
 import json
@@ -21,10 +21,10 @@ LEAST, MOST = 4, 1_000_000
 class Pair:
     """A clean prompt, its corrupted twin, and what should and should not follow the clean one.
 
-    `answers` are alternatives (greater-than has many), each of one or more tokens and with its
-    leading space where it has one; `wrong` likewise. `group` names what the prompt is about (two
-    people, two operands): a group is in the training or in the test split, never in both. `subject`
-    is what the last question is about, where solved examples before it are part of the group.
+    `answers` are alternatives (greater-than has many) of one or more tokens each, including the
+    leading space if any; `wrong` likewise. `group` names what the prompt is about (two people, two
+    operands): a group is in the training or the test split, never in both. `subject` is what the
+    last question is about, if the group also includes the solved examples before it.
     """
 
     clean: str
@@ -41,10 +41,10 @@ Split = Literal["test", "train", "all"]
 
 @dataclass(frozen=True)
 class Share:
-    """What a training step holds of a task: makers to draw from in turn, and how many prompts.
+    """A task's share of a training step: makers to draw from in turn, and how many prompts.
 
-    A share `undecided` of them are corrupted prompts that have no right answer, answered at
-    random, which teaches a model to have no preference there.
+    A fraction `undecided` of them are corrupted prompts without a right answer, answered at random,
+    which teaches a model to have no preference there.
     """
 
     makers: tuple[Maker, ...]
@@ -54,7 +54,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The pairs of one task with all that made them; equal settings give equal prompts."""
+    """The pairs of one task and the settings that made them; equal settings give equal prompts."""
 
     task: str
     metric: str
@@ -64,7 +64,7 @@ class Prompts:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """How many pairs."""
+        """Number of pairs."""
         return len(self.pairs)
 
     def first(self, n: int) -> "Prompts":
@@ -72,7 +72,7 @@ class Prompts:
         return replace(self, pairs=self.pairs[:n])
 
     def split_at(self, n: int) -> "tuple[Prompts, Prompts]":
-        """n pairs, and the others; no group is on both sides."""
+        """Split into n pairs and the others; no group is on both sides."""
         sides = split_groups([pair.group or pair.clean for pair in self.pairs], n)
         one, two = (replace(self, pairs=tuple(self.pairs[i] for i in side)) for side in sides)
         return one, two
@@ -97,21 +97,21 @@ class Prompts:
 
 
 def check_prompts(flag: str, n: int) -> None:
-    """An error if there are too few prompts to say how sure a number is, or far too many."""
+    """Raise if there are too few prompts to estimate their spread, or far too many."""
     if n > MOST:
         raise MechheadsError(f"{flag} takes up to {MOST:,} prompts, got {n:,}.")
     if n < LEAST:
         raise MechheadsError(
-            f"{flag} takes {LEAST} or more prompts, got {n}: fewer say nothing of their spread."
+            f"{flag} takes {LEAST} or more prompts, got {n}: fewer say nothing about their spread."
         )
 
 
 def draw(
     make: Maker, n: int, rng: random.Random, split: str = "all", *, or_all: bool = False
 ) -> list[Pair]:
-    """n different pairs of the split; a larger n from the same state only adds to a smaller one.
+    """n different pairs of the split; from the same state, a larger n only adds pairs.
 
-    Where there are fewer, that is an error, or with `or_all` all of them are given.
+    If there are fewer, raises an error, or with `or_all` returns all of them.
     """
     pairs: dict[str, Pair] = {}
     misses = 0
@@ -124,8 +124,8 @@ def draw(
         if misses > 3000:
             raise MechheadsError(
                 f"there are only about {len(pairs)} different prompts with these options in the "
-                f"split {split!r}, {n} were asked for. Ask for fewer, widen the options, or take "
-                "them from --split all."
+                f"split {split!r}, but {n} were requested. Request fewer, widen the options, or "
+                "use --split all."
             )
         if usable:
             pairs.setdefault(pair.clean, pair)

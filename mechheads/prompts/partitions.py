@@ -1,6 +1,6 @@
 """Which prompts rank heads or fit gates, and which judge them: no group is on both sides.
 
-A group of questions (CogQA: a main question) may have questions of several functions; all of them
+A group of questions (CogQA: a main question) may include several functions; all of its questions
 go to one side.
 """
 
@@ -15,20 +15,20 @@ from .encoder import Encoder
 from .pairs import LEAST, Prompts
 from .questions import Question, Questions
 
-USUAL, USUAL_TEST = 96, 32  # prompts that gates are fitted to, and that test them
+USUAL, USUAL_TEST = 96, 32  # prompts to fit gates to, and to test them on
 
 
 def wanted(n: int | None, test: int | None) -> int:
-    """How many prompts to make for both."""
+    """How many prompts to make for fitting and testing."""
     return (n or USUAL) + (test or USUAL_TEST)
 
 
 def split_prompts(
     encoder: Encoder, made: Prompts, n: int | None, test: int | None
 ) -> tuple[Prompts, Prompts]:
-    """Prompts that fit and prompts that test: no group is in both, and the model takes them all.
+    """Prompts to fit and prompts to test: no group is in both, and all fit the model's context.
 
-    What is not told is the usual number, or what there is of a small task.
+    Numbers not given are the usual ones, or what a small task has.
     """
     tested = test or min(USUAL_TEST, len(made) - n if n else len(made) // 4)
     fitted = n or len(made) - tested
@@ -36,7 +36,7 @@ def split_prompts(
     if len(made) < fitted + tested or min(len(one), len(two)) < LEAST:
         raise MechheadsError(
             f"{made.task} has {len(made)} different prompts, too few to fit {n or USUAL} and test "
-            f"{test or USUAL_TEST}. Ask for fewer with --n and --test."
+            f"{test or USUAL_TEST}. Request fewer with --n and --test."
         )
     both = one, two.first(tested)
     for part in both:
@@ -46,7 +46,7 @@ def split_prompts(
 
 @dataclass(frozen=True)
 class QuestionSplit:
-    """By function, questions that rank the heads and others to answer.
+    """By function, questions to rank the heads with and others to answer.
 
     `too_long` is how many did not fit the model's context; `left_out` are the functions with too
     few questions, and how many they had.
@@ -61,12 +61,12 @@ class QuestionSplit:
 def split_questions(
     encoder: Encoder, sets: Sequence[Questions], *, n: int, rank: int, max_tokens: int
 ) -> QuestionSplit:
-    """Up to `rank` questions of each function that rank, and up to n others that are answered."""
+    """Up to `rank` questions per function to rank heads with, and up to n others to answer."""
     names = [questions.name for questions in sets]
     if len(set(names)) < len(names):
         raise MechheadsError(f"two of the --tasks have the same function: {', '.join(names)}.")
     fitting = [part.only(_fitting(encoder, part, max_tokens)) for part in sets]
-    # Where there are too few for both, each gets its part.
+    # If there are too few for both, each side gets its share.
     sides = split_sets(fitting, [len(part) * rank // (n + rank) for part in fitting])
     ranked, asked, left_out = [], [], {}
     for part, (one, two) in zip(fitting, sides, strict=True):
@@ -78,7 +78,7 @@ def split_questions(
     if not asked:
         raise MechheadsError(
             f"no function has {2 * LEAST} questions that fit {encoder.name} "
-            f"({encoder.context} tokens) and that are not all about one thing. Give more of them."
+            f"({encoder.context} tokens) and are not all about the same thing. Give more questions."
         )
     too_long = sum(map(len, sets)) - sum(map(len, fitting))
     return QuestionSplit(tuple(ranked), tuple(asked), too_long, left_out)
@@ -87,8 +87,9 @@ def split_questions(
 def split_sets(
     sets: Sequence[Questions], sizes: Sequence[int]
 ) -> list[tuple[list[int], list[int]]]:
-    """For every set the items of one side, about so many, and the others; a group is on the same
-    side in all sets. Small sets choose first.
+    """Split every set into about `sizes` items and the others.
+
+    A group is on the same side in all sets. Small sets choose first.
     """
     first: dict[str, bool] = {}
     for questions, n in sorted(zip(sets, sizes, strict=True), key=lambda pair: len(pair[0])):

@@ -1,4 +1,4 @@
-"""Questions that are answered freely."""
+"""Questions with free-form answers."""
 
 import hashlib
 import json
@@ -11,10 +11,10 @@ from .splits import split_groups
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt that is answered freely, and the answers that are right.
+    """A prompt for a free-form answer, and the right answers.
 
     `function` is the cognitive function that it exercises; `group` names what it is about, so that
-    two questions of a group are never on both sides of a split.
+    a group is never on both sides of a split.
     """
 
     prompt: str
@@ -25,23 +25,23 @@ class Question:
 
 @dataclass(frozen=True)
 class Questions:
-    """The questions of one task or function, with the pairs they come from where there are any."""
+    """The questions of one task or function, with the pairs they come from, if any."""
 
     name: str
     items: tuple[Question, ...]
     prompts: Prompts | None = None
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of questions."""
         return len(self.items)
 
     def split_at(self, n: int) -> "tuple[Questions, Questions]":
-        """n questions, and the others; no group is on both sides."""
+        """Split into n questions and the others; no group is on both sides."""
         one, two = split_groups([item.group or item.prompt for item in self.items], n)
         return self.only(one), self.only(two)
 
     def only(self, chosen: Sequence[int]) -> "Questions":
-        """Some of the questions, with their pairs."""
+        """The chosen questions, with their pairs."""
         pairs = self.prompts and tuple(self.prompts.pairs[i] for i in chosen)
         return Questions(
             self.name,

@@ -1,19 +1,19 @@
-"""Training and test groups, and sets of prompts split so that no group is on both sides."""
+"""Splits prompts by group, so that no group is on both sides."""
 
 import hashlib
 from collections.abc import Sequence
 
 
 def held_out(group: str) -> bool:
-    """Whether a group belongs to the test split: one in ten, by its hash, on every machine."""
+    """Whether a group is in the test split: one in ten, by hash, the same on every machine."""
     return hashlib.sha256(group.encode()).digest()[0] < 26
 
 
 def split_groups(groups: Sequence[str], n: int) -> tuple[list[int], list[int]]:
-    """Which of the items are the n on one side, and which the others; groups stay together.
+    """Indices of the n items on one side, and of the others; groups stay together.
 
-    Groups are taken in their order, as far as they fit: there are fewer than n only where no
-    group is small enough for the last places.
+    Groups are taken in order if they fit: there are fewer than n only if no group is small enough
+    for the last places.
     """
     members: dict[str, list[int]] = {}
     for i, group in enumerate(groups):

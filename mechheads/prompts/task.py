@@ -13,9 +13,9 @@ from .pairs import Maker
 
 @dataclass(frozen=True)
 class Task:
-    """A named question: `maker(lexicon, **options)` makes its pairs, `metric` judges them.
+    """A named task: `maker(lexicon, **options)` makes its pairs, `metric` judges them.
 
-    `function` is the cognitive function that the task exercises, where it has a name.
+    `function` is the cognitive function that the task exercises, if it has a name.
     """
 
     name: str
@@ -35,13 +35,13 @@ class Task:
         return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def read_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The given options as the task's types; text from a command line is converted."""
+        """The given options, with text from a command line converted to the task's types."""
         for name in given:
             if name not in self.options:
                 own = ", ".join(flag_of(o) for o in self.options) or "none"
                 raise MechheadsError(
-                    f"unknown flag {flag_of(name)}: task {self.name} has no such option (its own: "
-                    f"{own}).{suggest(name, self.options)}"
+                    f"unknown flag {flag_of(name)}: task {self.name} has no such option "
+                    f"(its options: {own}).{suggest(name, self.options)}"
                 )
         return {
             name: read_value(value, self.options[name].annotation, flag_of(name))

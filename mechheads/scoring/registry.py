@@ -52,7 +52,12 @@ METHODS: Mapping[str, Method] = {
             "attribution_patching:attribution",
             "gradient times difference, all heads at once",
         ),
-        Method("ig", "attribution_patching:ig", "integrated gradients: attribution averaged over inputs", ("steps",)),
+        Method(
+            "ig",
+            "attribution_patching:ig",
+            "integrated gradients: attribution averaged over inputs",
+            ("steps",),
+        ),
         Method(
             "hybrid", "hybrid:hybrid", "attribution, strongest heads verified", ("verify", "sample")
         ),
@@ -125,7 +130,9 @@ def score_heads(
     """
     for given, wanted in ((model, "load"), (prompts, "tasks.make")):
         if isinstance(given, str):
-            raise MechheadsError(f"score_heads takes what {wanted} returns, not the name {given!r}.")
+            raise MechheadsError(
+                f"score_heads takes what {wanted} returns, not the name {given!r}."
+            )
     found = find(method)
     own = found.options
     for name in options:

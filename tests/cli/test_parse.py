@@ -12,7 +12,7 @@ WRONG = [
     (["--model", "-", "--n", "3"], "'-' is not a valid argument"),
     (["--test", "0"], "--test takes 1 or more prompts, got 0"),
     (["--split", "tset"], "Unknown value for --split: 'tset'. Did you mean 'test'?"),
-    (["--model", "x" * 5000], "is too long for a model's name"),
+    (["--model", "x" * 5000], "is too long for a model name"),
     (["--task"], "--task needs a value"),
     (["--task", "--n", "3"], "--task needs a value"),
     (["--n", "five"], "--n takes a whole number, got 'five'"),

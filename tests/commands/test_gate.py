@@ -207,7 +207,7 @@ def test_gating_is_a_scoring_method():
     assert effects.values.shape == (2, 4, 8)
     assert effects.over == "seeds"
     assert effects.values.abs().max() <= 1
-    assert "facilitation less interference" in str(effects.plot().to_dict())
+    assert "facilitation minus interference" in str(effects.plot().to_dict())
 
 
 BOTH = {"retain": "ioi", "forget": "math"}
@@ -230,12 +230,12 @@ BOTH = {"retain": "ioi", "forget": "math"}
         ({"pulled_rates": "0.1,x"}, "--pulled-rates takes a number, got 'x'"),
         ({"k": 0}, "--k takes 1 or more, got 0"),
         ({"points": 1}, "--points takes 2 or more, got 1"),
-        ({"retain": "ioi"}, "takes both --retain and --forget"),
-        ({"retain": "ioi", "forget": "ioi"}, "--retain and --forget are the same, ioi"),
-        ({"retain": "math:shots=01", "forget": "math:shots=1"}, "the same, math:shots=01"),
-        ({"retain": "syntax", "forget": "syntax:kind=all"}, "the same, syntax"),
+        ({"retain": "ioi"}, "needs both --retain and --forget"),
+        ({"retain": "ioi", "forget": "ioi"}, "--retain and --forget are the same: ioi"),
+        ({"retain": "math:shots=01", "forget": "math:shots=1"}, "the same: math:shots=01"),
+        ({"retain": "syntax", "forget": "syntax:kind=all"}, "the same: syntax"),
         ({"retain": "ioi", "forget": "maths"}, "Unknown task 'maths'. Did you mean 'math'"),
-        ({"retain": "ioi", "forget": "math:low"}, "--forget takes options as shots=2.* 'low'"),
+        ({"retain": "ioi", "forget": "math:low"}, "--forget takes options like shots=2.* 'low'"),
         (BOTH | {"model": "mini,mini-sparse"}, "Contrastive gating takes one --model"),
         (BOTH | {"shots": "2"}, "does not take --shots: put it after the task.* math:shots=2"),
         (BOTH | {"task": "math"}, "does not use --task"),
@@ -246,9 +246,9 @@ BOTH = {"retain": "ioi", "forget": "math"}
         ),
         (
             {"family": "syntax,common_sense", "retain": "shots=1", "forget": "shots=01"},
-            "the same, syntax:shots=1",
+            "the same: syntax:shots=1",
         ),
-        ({"task": "math", "n": 5000}, "there are only about .* 5004 were asked for"),
+        ({"task": "math", "n": 5000}, "there are only about .* 5004 were requested"),
     ],
 )
 def test_wrong_input_is_named_and_writes_nothing(wrong, words, tmp_path):

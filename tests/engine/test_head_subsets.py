@@ -82,5 +82,5 @@ def test_a_pass_has_many_different_masks_rather_than_many_prompts(tiny, monkeypa
 
 
 def test_masks_of_another_model_are_refused(tiny):
-    with pytest.raises(MechheadsError, match="has 2 x 4 heads"):
+    with pytest.raises(MechheadsError, match="must have 2 x 4 heads"):
         measure_subsets(tiny, random_pairs(tiny, 2), torch.ones(1, 3, 4))

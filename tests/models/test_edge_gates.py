@@ -169,10 +169,10 @@ def _no_mark(folder: Path) -> None:
     [
         (_no_file, r"is a sparse model, but edge_gates.safetensors is missing\. Copy it there"),
         (_no_scheme, r"is a sparse model, but edge_gates.json is missing\. Copy it there"),
-        (_other_scheme, "names the scheme 'entmax'; this version knows"),
+        (_other_scheme, "names the scheme 'entmax', but this version supports only"),
         (_damaged, r"gates of .* cannot be read .* Copy edge_gates.json"),
-        (_other_shape, "has gates for 3 x 4 heads, the model has 2 x 4"),
-        (_no_mark, "its config.json does not say 'edge_gates'"),
+        (_other_shape, "has gates for 3 x 4 heads, but the model has 2 x 4"),
+        (_no_mark, "its config.json has no 'edge_gates'"),
     ],
 )
 def test_a_sparse_directory_that_is_not_whole_is_refused(spoil, message, sparse):

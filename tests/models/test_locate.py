@@ -27,7 +27,7 @@ def test_a_name_that_is_nothing_is_refused(name, message):
 
 def test_a_file_that_is_not_gguf_is_refused(tmp_path):
     (tmp_path / "model.bin").touch()
-    with pytest.raises(MechheadsError, match=r"is a file but not \.gguf"):
+    with pytest.raises(MechheadsError, match=r"is not a \.gguf file\. Give a model directory"):
         locate.find(str(tmp_path / "model.bin"))
 
 

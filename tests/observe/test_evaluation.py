@@ -38,7 +38,7 @@ def test_a_model_that_does_the_task_gets_no_warning():
             "cannot do ioi: it prefers the right answer on 70% of the prompts, where chance is 50%",
         ),
         ({"accuracy": 0.9, "clean": 0.0}, "no better on the clean prompts"),
-        ({"accuracy": 0.9, "top1": 0.3}, "says it on only 30% of the prompts"),
+        ({"accuracy": 0.9, "top1": 0.3}, "outputs it on only 30% of the prompts"),
     ],
 )
 def test_a_model_that_cannot_do_the_task_gets_a_warning(case, words):

@@ -117,7 +117,7 @@ def test_edge_attribution_is_the_write_times_the_gradient_of_each_input(case):
 
 def test_receivers_that_do_not_exist_are_named(tiny):
     prompts = random_pairs(tiny, 3)
-    with pytest.raises(MechheadsError, match="L0H1 cannot receive: layers are 1 to 1"):
+    with pytest.raises(MechheadsError, match="L0H1 cannot be a receiver. Choose a layer from 1 to 1"):
         path_patch(tiny, prompts, to=(0, 1))
     with pytest.raises(MechheadsError, match="logits"):
         path_patch(tiny, prompts, to="logit")
@@ -151,7 +151,7 @@ def test_direct_parts_are_those_of_the_cache(case):
 
 
 def test_direct_of_other_metrics_and_longer_answers_is_refused(tiny):
-    with pytest.raises(MechheadsError, match="not of prob_diff"):
+    with pytest.raises(MechheadsError, match="logit_diff only, not prob_diff"):
         direct(tiny, random_pairs(tiny, 3), "prob_diff")
     with pytest.raises(MechheadsError, match="up to 2 tokens"):
         direct(tiny, random_pairs(tiny, 3, tokens=2))

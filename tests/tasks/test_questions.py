@@ -21,11 +21,11 @@ def test_questions_from_files(tmp_path):
     assert second == Question("Question: 2+2?\nAnswer:", ("4", "four"), "q", "2+2?")
     for wrong, words in (
         ("", "empty"),
-        ("[1]", "none of CogQA's"),
+        ("[1]", "is not in CogQA's format"),
         ("{", "no JSON"),
         ('{"question": "x"}', "line 1 has no answer"),
         ('{"answer": "x"}', "line 1 has no question"),
-        ("3", "line 1 is no object"),
+        ("3", "line 1 is not an object"),
     ):
         file.write_text(wrong, encoding="utf-8")
         with pytest.raises(MechheadsError, match=words):

@@ -194,7 +194,7 @@ def test_the_result_is_a_directory_that_loads_with_its_gates(original, course, t
     facts = json.loads((tmp_path / "edge_gates.json").read_text())
     assert facts["base"] == "tiny"
     assert facts["held_out_density"] == pytest.approx(found.density, abs=1e-6)
-    with pytest.raises(MechheadsError, match=r"is sparse already\. Give the dense model"):
+    with pytest.raises(MechheadsError, match=r"is already sparse\. Give the dense model"):
         load_original(str(tmp_path))
 
 
