@@ -1,7 +1,9 @@
 """Options of tasks, methods and commands: text becomes the type that the signature names."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from mechheads.errors import MechheadsError, unknown
@@ -45,6 +47,21 @@ def read_list(text: str, kind: Any, name: str) -> list[Any]:
     if not values:
         raise MechheadsError(f"{name} takes a list such as a,b; got nothing.")
     return values
+
+
+def read_path(text: str | Path, name: str) -> Path:
+    """A path with `~` expanded; an error if no file can have that name."""
+    shown = ascii(str(text))[1:41]
+    try:
+        os.fsencode(text)
+        if "\0" in str(text):
+            raise ValueError("it has a NUL character")
+        path = Path(text).expanduser()
+        if any(len(os.fsencode(part)) > 255 for part in path.parts) or len(str(path)) > 4000:
+            raise ValueError("it is too long")
+    except (ValueError, RuntimeError) as error:
+        raise MechheadsError(f"{name} {shown!r} is not a usable path ({error}).") from None
+    return path
 
 
 def choices(kind: Any) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError, unknown
+from mechheads.options import read_path
 from mechheads.prompts import Pair, Prompts
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def from_records(
 
 def from_file(path: str | Path, *, metric: str = "logit_diff") -> Prompts:
     """Prompts from a JSONL file; errors name the line number."""
-    path = Path(path).expanduser()
+    path = read_path(path, "the task file")
     try:
         # A byte-order mark is not text; only line feeds end a line of JSON.
         lines = path.read_text(encoding="utf-8-sig").split("\n")

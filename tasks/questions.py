@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.errors import MechheadsError
+from mechheads.options import read_path
 from mechheads.prompts import Question, Questions
 
 from .registry import TASKS, is_file, make
@@ -52,7 +53,7 @@ def make_questions(
 
 def from_file(path: str | Path) -> list[Question]:
     """The questions of a JSONL file or of CogQA's JSON; errors name the line or item."""
-    path = Path(path).expanduser()
+    path = read_path(path, "the question file")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:

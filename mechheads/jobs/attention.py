@@ -1,12 +1,11 @@
 """The job of `attention`: one page with the patterns of every model."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from mechheads.errors import MechheadsError
 from mechheads.models.options import ModelOptions
-from mechheads.options import read_list
+from mechheads.options import read_list, read_path
 from mechheads.packages import check_not_hidden
 from mechheads.progress import say
 from mechheads.runs.files import prepare
@@ -26,7 +25,7 @@ def draw_attention(given: Mapping[str, Any]) -> Finished:
 
     loading: ModelOptions = given["loading"]
     task, text, quiet = given["task"], given["prompt"], given["quiet"]
-    file = Path(given["out"]).expanduser()
+    file = read_path(given["out"], "--out")
     if file.suffix != ".html":
         raise MechheadsError(f"--out takes a file that ends in .html, got {given['out']}.")
     names = read_list(given["models"], str, "--models")

@@ -1,12 +1,11 @@
 """The job of `compare`: two models on the same tasks, or two runs of `discover`."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError
 from mechheads.models.options import ModelOptions
-from mechheads.options import pick, read_list
+from mechheads.options import pick, read_list, read_path
 from mechheads.runs.folder import is_run, read_run
 
 from .prompts import check, ranking_and_judging
@@ -31,7 +30,7 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
         )
     if all(saved):
         for name in pair:
-            read_run(Path(name).expanduser(), "discover")
+            read_run(read_path(name, "the run"), "discover")
         # All other settings come from the runs.
         settings = {name: settings[name] for name in ("standard", "sparse", "threshold")}
     else:
@@ -68,7 +67,7 @@ def read_discovery(name: str) -> "tuple[list[Discovery], Mapping[str, Any]]":
     """The result of a saved run, and its provenance."""
     from circuits import Discovery
 
-    folder = Path(name).expanduser()
+    folder = read_path(name, "the run")
     return [Discovery.load(folder)], read_run(folder).provenance
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError
 from mechheads.models import locate
+from mechheads.options import read_path
 from mechheads.packages import check_not_hidden
 from mechheads.progress import say
 from mechheads.runs.files import prepare
@@ -27,14 +28,14 @@ def run_sparsify(given: Mapping[str, Any]) -> Finished:
     model, threads, quiet = (given[name] for name in ("model", "threads", "quiet"))
     if threads is not None and threads < 1:
         raise MechheadsError(f"--threads takes 1 or more, got {threads}.")
-    place = None if given["text"] == "tasks" else Path(given["text"]).expanduser()
+    place = None if given["text"] == "tasks" else read_path(given["text"], "--text")
     if place:
         from mechheads.training.texts import text_files
 
         text_files(place)
     if locate.is_sparse(locate.find(model, given["revision"], quiet=quiet)):
         raise MechheadsError(f"{model} is already sparse. Give the dense model it was made from.")
-    folder = prepare(Path(given["out"]).expanduser())
+    folder = prepare(read_path(given["out"], "--out"))
     say(f"Loading {model} ...", quiet)
     import torch
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechheads.options import read_path
 from mechheads.packages import check_not_hidden
 
 from .run import Finished
@@ -27,7 +27,7 @@ def run_training(given: Mapping[str, Any]) -> Finished:
 
     tokenizer = build_tokenizer(texts())
     recipe = Recipe(**{name: given[name] for name in RECIPE})
-    folder = Path(given["out"]).expanduser()
+    folder = read_path(given["out"], "--out")
     train(
         partial(course, given["seed"]),
         held_out_pairs(tokenizer_lexicon(tokenizer, "mini"), 100),

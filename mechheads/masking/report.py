@@ -35,10 +35,10 @@ def write_masking(folder: Path, found: Masking, record: Record | None = None) ->
             f"One panel per function. Heads are ranked by {found.method}; the first k (solid) or k "
             "random others (dashed, the band spans the worst to the best draw) are masked at "
             f"{_where(found.positions)} while the model answers. The leftmost point is the "
-            "unmasked model. Error bars, and the column more (how much more is lost without top "
-            "heads than without random ones), are 95 % intervals over questions, for these draws. "
-            "overlap is the share of heads that two random draws have in common: where it is "
-            "large, the band says little about other draws.",
+            "unmasked model. Error bars, and more_low to more_high, are 95 % intervals over "
+            "questions, for these draws; more is the extra loss without top heads compared with "
+            "random ones. overlap is the share of heads that two random draws have in common: "
+            "where it is large, the band says little about other draws.",
             found.plot(),
             frame=found.summary(),
         ),
@@ -74,7 +74,7 @@ def write_masking(folder: Path, found: Masking, record: Record | None = None) ->
             )
         )
     sections += [broken_section(answers) for answers in found.functions]
-    title = f"{found.model}: what does it answer without its {found.method} heads?"
+    title = f"{found.model}: what does it answer without its top heads ({found.method})?"
     return write_reports(folder, title, sections, found, record)
 
 

@@ -37,7 +37,7 @@ def read_sizes(text: str | None, heads: int, flag: str = "--k") -> tuple[int, ..
 
 
 def check_sizes(sizes: Sequence[int], heads: int, draws: int, flag: str = "--k") -> None:
-    """Raise an error if too few other heads are left to draw as many at random."""
+    """Raise an error if too few other heads are left to draw k at random."""
     for k in sizes:
         if draws and 2 * k > heads:
             raise MechheadsError(

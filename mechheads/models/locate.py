@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from mechheads.errors import MechheadsError, suggest
+from mechheads.options import read_path
 from mechheads.progress import Bar, QuietBar
 
+HUB_ID = r"\w[\w.-]*(/[\w.-]+)?"
 EMBEDDED = Path(__file__).parents[1] / "embedded"
 SPARSE_MARK = "edge_gates"  # the field of config.json that says a model is sparse
 
@@ -98,13 +100,19 @@ def embedded() -> list[str]:
     return sorted(p.parent.name for p in EMBEDDED.glob("*/config.json"))
 
 
+def is_path(name: str) -> bool:
+    """Whether a model's name is that of a directory or file, rather than of a hub model."""
+    path = read_path(name, "the model")
+    return path.exists() or path.suffix == ".gguf" or not re.fullmatch(HUB_ID, name)
+
+
 def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Source:
     """Find a model's files by name; errors say what was looked for and what to do."""
     if not name:
         raise MechheadsError(f"The model name is empty. Choose from: {', '.join(_names())}.")
     if len(name) > 1000:
         raise MechheadsError(f"{name[:40]!r}... is too long for a model name.")
-    path = Path(name).expanduser()
+    path = read_path(name, "the model")
     if name in embedded():
         source = Source(name, EMBEDDED / name)
     elif name in FETCHABLE:
@@ -123,12 +131,12 @@ def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Sour
         return Source(name, path.parent, gguf=path.name)
     elif path.suffix == ".gguf" or name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise MechheadsError(f"No such model directory or file: {name}. Check the path.")
-    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+    elif not re.fullmatch(HUB_ID, name):
         raise MechheadsError(f"{name!r} is neither a path nor a hub id.{suggest(name, _names())}")
     else:
         return _from_hub(name, revision, quiet)
     if revision is not None:
-        raise MechheadsError(f"{name} is a local model without revisions. Drop --revision.")
+        raise MechheadsError(f"{name} is a local model and has no revisions. Drop --revision.")
     return source
 
 
@@ -155,7 +163,9 @@ def check(source: Source) -> dict[str, Any]:
     if index.exists():
         try:
             shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            if not all(isinstance(shard, str) and Path(shard).name == shard for shard in shards):
+                raise ValueError("a shard is not a file name")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise MechheadsError(f"{index} is damaged. Copy or download it again.") from None
         if missing := sorted(s for s in shards if not (folder / s).exists()):
             raise MechheadsError(

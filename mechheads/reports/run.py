@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mechheads.runs.folder import Record
+from mechheads.runs.folder import Record, sign
 from mechheads.runs.result import Result
 
 from .page import Section, write_markdown, write_page
@@ -24,7 +24,9 @@ def write_reports(
     if record is not None:
         about = [
             Section("Settings", table={k: _shown(v) for k, v in record.settings.items()}),
-            Section("Provenance", table=_flat(record.provenance)),
+            Section(
+                "Provenance", table={**_flat(record.provenance), "signature": sign(folder, record)}
+            ),
             Section("Run it again", code=[record.line]),
         ]
     words = {"headline": found.sentence, "warning": " ".join(found.warnings)}

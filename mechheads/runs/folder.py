@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechheads.options import read_path
 from mechheads.errors import MechheadsError
 from .files import digest, prepare, replace_folder, write_text
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 RESULT, TIMINGS = "result.json", "timings.json"
+REPORTS = ("report.html", "report.md")
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
     text = json.dumps(settings, sort_keys=True, default=str)
     code = hashlib.sha256(text.encode()).hexdigest()[:8]
     words = [re.sub(r"[^\w.]+", "_", Path(part).name).strip("_.")[:60] for part in parts]
-    return prepare(Path(out).expanduser()) / "-".join([*filter(None, words), code])
+    return prepare(read_path(out, "--out")) / "-".join([*filter(None, words), code])
 
 
 @contextmanager
@@ -104,10 +106,27 @@ def finish(folder: Path, record: Record, timings: Mapping[str, float]) -> None:
         "warnings": list(record.warnings),
         "provenance": dict(record.provenance),
         "files": digests,
+        "signature": signature(record, digests),
     }
     write_text(folder / RESULT, json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n")
     rounded = {name: round(seconds, 3) for name, seconds in timings.items()}
     write_text(folder / TIMINGS, json.dumps(rounded, indent=1) + "\n")
+
+
+def signature(record: Record, digests: Mapping[str, str]) -> str:
+    """A digest of the settings, the numbers and the digests of all files but the reports.
+
+    The report shows it: a report and numbers that do not belong together are noticed.
+    """
+    data = {name: code for name, code in digests.items() if name not in REPORTS}
+    parts = [record.command, record.settings, record.headline, record.warnings, data]
+    text = json.dumps(plain(parts), sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sign(folder: Path, record: Record) -> str:
+    """The signature of a folder whose reports are still to be written."""
+    return signature(record, {f.name: digest([f]) for f in sorted(folder.iterdir())})
 
 
 def read_run(folder: Path, command: str | None = None) -> Record:
@@ -119,13 +138,14 @@ def read_run(folder: Path, command: str | None = None) -> Record:
     if not file.is_file():
         raise MechheadsError(f"{folder} is not a run folder: it has no {RESULT}. Run it again.")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse)
         schema, digests = content["schema"], dict(content["files"])
         parts = (content["settings"], content["headline"], content["provenance"])
         settings, headline, provenance = map(dict, parts)
         warnings = tuple(map(str, content["warnings"]))
         record = Record(str(content["command"]), settings, headline, provenance, warnings)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        signed = content["signature"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise MechheadsError(f"{file} is damaged ({error!r}). Run it again.") from None
     if schema != SCHEMA:
         raise MechheadsError(f"{file} has schema {schema}, but this version reads {SCHEMA}.")
@@ -135,16 +155,22 @@ def read_run(folder: Path, command: str | None = None) -> Record:
             raise MechheadsError(f"{folder} is damaged: {name} is missing. Run it again.")
         if digest([inside]) != expected:
             raise MechheadsError(f"{folder} is damaged: {name} was changed. Run it again.")
+    if signature(record, digests) != signed:
+        raise MechheadsError(f"{folder} is damaged: {RESULT} was changed. Run it again.")
     if command is not None and record.command != command:
         raise MechheadsError(f"{folder} is a run of {record.command}, not of {command}.")
     return record
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
+
+
 def is_run(name: str) -> bool:
     """Whether the name is that of a run folder rather than a model."""
     try:
-        return (Path(name).expanduser() / RESULT).is_file()
-    except (OSError, RuntimeError):
+        return (read_path(name, "the run") / RESULT).is_file()
+    except (OSError, MechheadsError):
         return False
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mechheads.errors import MechheadsError
 from .files import write_bytes
+from .schema import check_result
 
 SCHEMA = 1
 R = TypeVar("R")
@@ -37,8 +38,10 @@ def load_result(kind: type[R], file: Path) -> R:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         if header["schema"] != SCHEMA or header["kind"] != kind.__name__:
             raise ValueError(f"{header['kind']} of schema {header['schema']}")
-        return _unpack(kind, header["plain"], "", tensors)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        result = _unpack(kind, header["plain"], "", tensors)
+        check_result(result)
+        return result
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
         raise MechheadsError(
             f"{file} does not hold a readable {kind.__name__} ({error!r})."
         ) from None

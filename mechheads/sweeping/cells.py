@@ -109,7 +109,7 @@ def runs_in(folder: Path) -> dict[str, Path | None]:
     try:
         rows = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         found = {f"{row['command']} {row['cell']}": row.get("report") for row in rows}
-        runs = {cell: folder / Path(at).parent if at else None for cell, at in found.items()}
+        runs = {cell: _below(folder, at) if at else None for cell, at in found.items()}
         if not runs:
             raise ValueError("it has no cells")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -117,6 +117,14 @@ def runs_in(folder: Path) -> dict[str, Path | None]:
             f"{folder / SUMMARY} is damaged ({error!r}). Start the sweep again to repair it."
         ) from None
     return runs
+
+
+def _below(folder: Path, report: str) -> Path:
+    """The folder of a report, which must be inside the sweep's."""
+    place = (folder / report).resolve().parent
+    if not place.is_relative_to((folder / CELLS).resolve()):
+        raise ValueError(f"{report[:80]} is not below {CELLS}/")
+    return folder / Path(report).parent
 
 
 def look(cells: Sequence[Cell], out: Path) -> Sweep:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError, unknown
-from mechheads.options import flag_of, read_list, read_value
+from mechheads.options import flag_of, read_list, read_path, read_value
 from mechheads.scoring import registry as methods
 from tasks import registry as tasks
 
@@ -83,7 +83,7 @@ def from_flags(
 
 def from_file(path: str) -> list[Cell]:
     """The cells of a TOML file: [[grid]] tables with command, tasks, models, methods, seeds."""
-    file = Path(path).expanduser()
+    file = read_path(path, "--config")
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError
 from mechheads.models import locate
+from mechheads.options import read_path
 from mechheads.runs.files import digest
 
 from .grid import MODELS, TASKS, Cell
@@ -38,7 +38,7 @@ def with_inputs(cells: Sequence[Cell]) -> list[Cell]:
 def _digest(name: str, model: bool) -> str:
     """SHA-256 of the files behind a name; empty if there are none on this machine."""
     with suppress(MechheadsError, OSError):
-        path = Path(name).expanduser()
+        path = read_path(name, "the file")
         here = path.is_dir() or name in (*locate.embedded(), *locate.FETCHABLE)
         return digest(locate.find(name, quiet=True).every_file if model and here else [path])
     return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError
 from mechheads.jobs.run import Finished, print_json
-from mechheads.options import flag_of, read_list
+from mechheads.options import flag_of, read_list, read_path
 from mechheads.packages import check_not_hidden
 from mechheads.runs.files import prepare
 
@@ -29,7 +29,7 @@ def run_sweep(given: Mapping[str, Any]) -> Finished:
     line = command_line({**given, "cpus": cpus or (1.0 if cluster else None)})
     check(given)
     cells = read_cells(given)
-    folder = prepare(Path(given["out"]).expanduser())
+    folder = prepare(read_path(given["out"], "--out"))
     from .cells import alone, complete, look
     from .inputs import with_inputs
 

@@ -33,7 +33,7 @@ def test_a_mixture_of_threads_is_told(swept, tmp_path, capsys):
         sweep(tasks="ioi,math,syntax,docstring", cpus=2.0, **given)
     assert "Cells were run with different thread counts (1, 2)" in capsys.readouterr().err
     page = (out / "index.html").read_text()
-    assert "different threads (1, 2)" in page
+    assert "different thread counts (1, 2)" in page
     assert "--cpus 2</pre>" in page.replace(" --n 4 --test 4 --draws 2", "")
 
 

@@ -47,7 +47,7 @@ def test_make_reads_a_file_and_takes_n_of_it_by_seed(tmp_path):
         (json.dumps({**RECORD, "answer": 3}), r"line 2: 'answer' must be text or a list of texts"),
         (json.dumps({**RECORD, "wrong": [" a"]}), "line 2: ' a' is both an answer and a wrong"),
         ("[" * 100_000, "line 2: nested too deeply"),
-        ('{"clean": "\\ud800", "corrupt": "b", "answer": "c", "wrong": "d"}', "half of a Unicode"),
+        ('{"clean": "\\ud800", "corrupt": "b", "answer": "c", "wrong": "d"}', "unpaired surrogate"),
         (json.dumps({"clean": "x", "corrupt": "y", "answer": " a"}), "line 2: the field 'wrong'"),
     ],
 )

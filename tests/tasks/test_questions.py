@@ -22,7 +22,7 @@ def test_questions_from_files(tmp_path):
     for wrong, words in (
         ("", "empty"),
         ("[1]", "is not in CogQA's format"),
-        ("{", "no JSON"),
+        ("{", "is not JSON"),
         ('{"question": "x"}', "line 1 has no answer"),
         ('{"answer": "x"}', "line 1 has no question"),
         ("3", "line 1 is not an object"),

@@ -1,0 +1,1 @@
+"""Run folders: atomic writes, results saved without loss, tidy tables."""
