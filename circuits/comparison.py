@@ -8,7 +8,7 @@ with the same draws for both models.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Ratio:
     """How much more the standard model needs, with an interval over prompts."""
+
+    NOT_FINITE: ClassVar = ("multiplier", "low", "high")
 
     standard: float
     sparse: float

@@ -48,7 +48,7 @@ def help_text(command: Command) -> str:
     columns = max(60, min(shutil.get_terminal_size().columns, 110))
 
     def fill(line: str, indent: int) -> str:
-        return textwrap.fill(line, columns, subsequent_indent=" " * indent)
+        return textwrap.fill(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False)
 
     lines += ["", *(fill(f"  {flag:<{width}}{text}", width + 2) for flag, text in rows), ""]
     for line in notes(command):

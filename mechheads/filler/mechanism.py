@@ -13,7 +13,7 @@ layers; then the test rejects.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -37,6 +37,8 @@ class Mechanism:
     the attention-weighted standard deviation of its logarithm over a query's keys, and `p_value`
     the probability of such differences between keys if there were one factor per query.
     """
+
+    NOT_FINITE: ClassVar = ("factor", "spread", "p_value")
 
     condition: str
     mass: float

@@ -9,7 +9,7 @@ the same position.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -41,6 +41,8 @@ class Attention(Result):
     positions; the last one, which no later query sees, is NaN. `change` is that of the condition
     `changed` against `none`. `sink` says whether the first token is left out of the panels.
     """
+
+    NOT_FINITE: ClassVar = ("original", "full")
 
     model: str
     head: tuple[int, int]

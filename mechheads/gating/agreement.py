@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from scipy import stats
 
@@ -17,6 +17,8 @@ class Agreement:
     Rank correlation of facilitation with the patching effect, and Welch's t of facilitation between
     the heads that patching finds significant and the rest.
     """
+
+    NOT_FINITE: ClassVar = ("correlation", "correlation_p", "t", "t_p")
 
     correlation: float
     correlation_p: float

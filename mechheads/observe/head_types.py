@@ -83,7 +83,7 @@ def head_types(model: Model, *, length: int = 24, rows: int = 8, seed: int = 0) 
     if length < 4:
         raise MechheadsError(
             f"{model_name(model)} takes only {shape_of(model).context} tokens, too few to repeat "
-            "any. Load it with a larger n_ctx."
+            "any. Load it with a larger n_ctx if it allows one."
         )
     usual = sorted(set(range(shape_of(model).vocabulary)) - set(tokenizer.all_special_ids))
     generator = torch.Generator().manual_seed(seed)

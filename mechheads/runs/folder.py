@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.options import read_path
 from mechheads.errors import MechheadsError
+from mechheads.options import read_path
+
 from .files import digest, prepare, replace_folder, write_text
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def signature(record: Record, digests: Mapping[str, str]) -> str:
 
     The report shows it: a report and numbers that do not belong together are noticed.
     """
-    data = {name: code for name, code in digests.items() if name not in REPORTS}
+    data = {name: code for name, code in digests.items() if name not in (*REPORTS, RESULT, TIMINGS)}
     parts = [record.command, record.settings, record.headline, record.warnings, data]
     text = json.dumps(plain(parts), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

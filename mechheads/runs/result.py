@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mechheads.options import read_path
 from mechheads.errors import MechheadsError
+from mechheads.options import read_path
 
 from .files import prepare
 from .serialization import load_result, save_result

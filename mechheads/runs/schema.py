@@ -67,7 +67,7 @@ def _check_union(
     value: Any, kinds: tuple[Any, ...], where: str, loose: bool, inner: list[tuple[str, Any]]
 ) -> None:
     if value is None and type(None) in kinds:
-        return
+        return None
     problems = []
     for kind in kinds:
         if kind is type(None):

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
+
 from .files import write_bytes
 from .schema import check_result
 

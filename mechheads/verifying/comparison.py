@@ -118,7 +118,7 @@ def _arrays(old: Path, new: Path) -> Difference:
         if names[0] != names[1]:
             return Difference(math.inf, "it has different arrays")
         headers = [json.loads((part.metadata() or {}).get("result", "{}")) for part in (one, two)]
-        worst = [compare_values(*headers, "header")]
+        worst = [compare_values(headers[0], headers[1], "header")]
         for name in sorted(names[0]):
             a, b = one.get_tensor(name), two.get_tensor(name)
             if a.shape != b.shape or a.dtype != b.dtype:
@@ -129,7 +129,7 @@ def _arrays(old: Path, new: Path) -> Difference:
     return _worst(worst)
 
 
-def _apart(a: "pd.Series[Any]", b: "pd.Series[Any]") -> np.ndarray:
+def _apart(a: pd.Series, b: pd.Series) -> np.ndarray:
     """Differences between the cells of two columns."""
     both = pd.api.types.is_numeric_dtype(a) and pd.api.types.is_numeric_dtype(b)
     if not both:

@@ -4,7 +4,8 @@
 2. They run again, with as many threads as the run had.
 3. The files are written again, from the new numbers but with the folder's own settings and
    provenance, and compared (`comparison`): reports must have the same bytes.
-4. What differs only because other code drew it is listed as not verified.
+4. A report that differs because other code drew it, or from numbers that are equal only within the
+   tolerance, is listed as not verified.
 """
 
 import tempfile
@@ -19,14 +20,13 @@ from mechheads.jobs.run import Session, run_job
 from mechheads.models.cache import ModelCache
 from mechheads.models.devices import with_threads
 from mechheads.progress import bar
-from mechheads.runs.folder import Record, read_run
+from mechheads.runs.folder import REPORTS, Record, read_run
 from mechheads.sweeping.cells import describe, runs_in
 
 from .comparison import Difference, compare_folders, compare_values
 from .trust import Allowed, trusted_settings, usable_threads
 
-# Drawn for people: other versions of the code or of a library may draw them differently.
-DRAWN = ("report.html", "report.md")
+# What draws a report: other versions may draw it differently.
 CODE = ("git", "packages", "python")
 
 
@@ -50,7 +50,10 @@ class Verdict:
         """A line per file, and one for each change in what the numbers depend on."""
         return [
             *(f"{name}: {d.words}" for name, d in self.found.items()),
-            *(f"{name}: not verified: other code drew it." for name in self.unverified),
+            *(
+                f"{name}: not verified: drawn by other code, or from rounded numbers."
+                for name in self.unverified
+            ),
             *self.changes,
         ]
 
@@ -93,10 +96,9 @@ def repeat(
         f"changed since: {name} was {before}, is {after}."
         for name, before, after in _changes(record.provenance, now.provenance)
     ]
-    unverified = []
-    if _code(record) != _code(now):
-        drawn = (*DRAWN, "warnings")
-        unverified = [name for name in drawn if name in compared and compared[name].relative]
+    drawn = [name for name in (*REPORTS, "warnings") if compared[name].relative]
+    data = [d.relative for name, d in compared.items() if name not in drawn]
+    unverified = drawn if _code(record) != _code(now) or 0 < max(data) <= tolerance else []
     kept = {name: d for name, d in compared.items() if name not in unverified}
     return Verdict(folder, kept, unverified, changes, tolerance)
 

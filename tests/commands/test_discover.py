@@ -15,6 +15,7 @@ from mechheads.errors import MechheadsError
 from mechheads.runs.folder import Record, finish
 from mechheads.verify import verify
 from mechheads.verifying.rerun import verify_run
+from mechheads.verifying.trust import Allowed
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +118,10 @@ def test_verify_says_identical_close_or_different(run, tmp_path, capsys):
     changed = tmp_path / run.name
     shutil.copytree(run, changed)
     _scale(changed, 1 + 1e-6)
-    assert "equal within 0.0001" in list(verify_run(changed, 1e-4, quiet=True))[-1]
+    assert "equal within 0.0001" in list(verify_run(changed, 1e-4, Allowed(), quiet=True))[-1]
     _scale(changed, 1.1)
     with pytest.raises(MechheadsError, match=r"DIFFERENT numbers now.*effect in row"):
-        list(verify_run(changed, 1e-4, quiet=True))
+        list(verify_run(changed, 1e-4, Allowed(), quiet=True))
 
 
 def _scale(folder: Path, factor: float) -> None:

@@ -21,7 +21,8 @@ from mechheads.gating.contrast import Contrast
 from mechheads.gating.experiment import Gating
 from mechheads.jobs.gating import make_prompts, sides_of
 from mechheads.jobs.run import Session
-from mechheads.verifying.rerun import compare_headlines, repeat
+from mechheads.verifying.comparison import compare_values
+from mechheads.verifying.rerun import repeat
 from tasks.contrasts import read_contrasts
 
 FEW: dict[str, Any] = {"seeds": 2, "updates": 6, "n": 8, "test": 4, "quiet": True}
@@ -146,10 +147,10 @@ def test_several_tasks_and_models_are_a_grid(tmp_path, capsys):
     share = result["parts"]["math on mini-sparse"]["share_facilitation"]
     other = copy.deepcopy(result)
     other["parts"]["math on mini"]["share_facilitation"] *= 1.25
-    apart = compare_headlines(result, other)
+    apart = compare_values(result, other)
     assert apart.relative == pytest.approx(0.25)
     assert "parts math on mini share_facilitation" in apart.where
-    assert compare_headlines(result, result).relative == 0
+    assert compare_values(result, result).relative == 0
     assert 0 <= share <= 1
     found = Gating.load(folder).tasks
     assert [part.name for part in found] == list(result["parts"])
@@ -159,7 +160,7 @@ def test_several_tasks_and_models_are_a_grid(tmp_path, capsys):
             circuit = Circuit.load(folder / f"{file}_{i}.json")
             assert circuit.task == ("math", "syntax")[i % 2]
     said = capsys.readouterr().out
-    assert said.count("Of the 32 heads") == 4
+    assert said.count("of 32 heads") == 4
     assert said.endswith("report.html\n")
 
 
