@@ -27,6 +27,7 @@ from .comparison import Difference, compare_folders, compare_values
 from .trust import Allowed, trusted_settings, usable_threads
 
 # What draws a report: other versions may draw it differently.
+WHY = "drawn by other code, or from numbers that are equal only within the tolerance"
 CODE = ("git", "packages", "python")
 
 
