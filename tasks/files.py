@@ -9,6 +9,8 @@ are a string or a list of strings, including the leading space if any.
 import json
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from mechheads.prompts import Pair, Prompts
 if TYPE_CHECKING:
     import pandas as pd
 
+CHOICES = 500  # answers of one prompt: each may be a pass of its own
 FIELDS = ("clean", "corrupt", "answer", "wrong")
 
 
@@ -59,14 +62,21 @@ def from_file(path: str | Path, *, metric: str = "logit_diff") -> Prompts:
     """Prompts from a JSONL file; errors name the line number."""
     path = read_path(path, "the task file")
     try:
-        # A byte-order mark is not text; only line feeds end a line of JSON.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        state = path.stat()
+        return replace(_read(path, state.st_size, state.st_mtime_ns), metric=metric)
     except FileNotFoundError:
         raise MechheadsError(f"No task file {path}. Give an existing .jsonl file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise MechheadsError(
             f"Cannot read {path} ({error}). Give a UTF-8 text file with one object per line."
         ) from None
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, size: int, changed: int) -> Prompts:
+    """The prompts of a file; an unchanged file is parsed once per process."""
+    # A byte-order mark is not text; only line feeds end a line of JSON.
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
     pairs = [
         _pair(_object(line, where := f"{path}, line {i}"), where)
         for i, line in enumerate(lines, start=1)
@@ -74,7 +84,7 @@ def from_file(path: str | Path, *, metric: str = "logit_diff") -> Prompts:
     ]
     if not pairs:
         raise MechheadsError(f"{path} is empty. Give one object per line: {_example()}.")
-    return Prompts(path.stem, metric, tuple(pairs))
+    return Prompts(path.stem, "logit_diff", tuple(pairs))
 
 
 def sample(prompts: Prompts, n: int | None, seed: int) -> Prompts:
@@ -85,7 +95,7 @@ def sample(prompts: Prompts, n: int | None, seed: int) -> Prompts:
     if n is None:
         return prompts
     different = list(dict.fromkeys(prompts.pairs))
-    order = random.Random(f"{prompts.task}/{seed}").sample(different, len(different))
+    order = random.Random(f"{prompts.digest()}/{seed}").sample(different, len(different))
     return Prompts(prompts.task, prompts.metric, tuple(order[:n]), seed)
 
 
@@ -114,7 +124,12 @@ def _pair(record: Any, where: str) -> Pair:
     answers, wrong = (_texts(record[key], key, where) for key in ("answer", "wrong"))
     if both := set(answers) & set(wrong):
         raise MechheadsError(f"{where}: {both.pop()!r} is both an answer and a wrong answer.")
-    return Pair(clean, corrupt, answers, wrong)
+    if len(answers) + len(wrong) > CHOICES:
+        raise MechheadsError(
+            f"{where}: {len(answers) + len(wrong):,} answers, right and wrong; at most {CHOICES} "
+            "are possible."
+        )
+    return Pair(clean, corrupt, answers, wrong, source=where)
 
 
 def _text(value: Any, key: str, where: str) -> str:

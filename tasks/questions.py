@@ -78,7 +78,7 @@ def from_file(path: str | Path) -> list[Question]:
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise MechheadsError(f"{where} is not JSON ({error}). Write it as {EXAMPLE}.") from None
 
 

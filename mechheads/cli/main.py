@@ -4,6 +4,8 @@ An error that a user can fix is one line on stderr, with exit code 2.
 """
 
 import contextlib
+import errno
+import io
 import os
 import signal
 import sys
@@ -49,6 +51,9 @@ def run(function: Callable[..., Any]) -> NoReturn:
 def _execute(command: Command, argv: Sequence[str]) -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     leave_working_directory()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for ±
     try:
         with unless_gone():
             if {"--help", "-h"} & set(argv):
@@ -83,8 +88,18 @@ def unless_gone() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        raise MechheadsError("cannot write to stdout (no space left on device).") from None
+
+
+def _drop_output() -> None:
+    """Nothing more can be printed, also not when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminate(*_: Any) -> NoReturn:

@@ -79,6 +79,8 @@ def _check_flags(
     """Reject unknown flags, flags without a value, and a lone dash, which Fire would interpret."""
     switches = command.switches
     for i, word in enumerate(argv):
+        if not _is_text(word):
+            raise MechheadsError(f"argument {i + 1} is not valid UTF-8 text. {_see(command)}")
         if word == "-":
             raise MechheadsError(f"'-' is not a valid argument. {_see(command)}")
         if not word.startswith("--") or word == "--":
@@ -93,6 +95,14 @@ def _check_flags(
         switch = name in switches or f"{name}_" in switches
         if not has_value and not switch and (i + 1 == len(argv) or argv[i + 1].startswith("--")):
             raise MechheadsError(f"--{flag} needs a value. {_see(command)}")
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _see(command: Command) -> str:

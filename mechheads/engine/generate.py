@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
+from mechheads.models.finite import check_logits
 from mechheads.models.hooks import embed, unembed
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.progress import bar
@@ -177,7 +178,9 @@ def _continue(
     done = torch.zeros(variants, rows, dtype=torch.bool)
     texts = [[""] * rows for _ in range(variants)]
     for _ in range(max_tokens):
-        newest = unembed(model, step(now)).argmax(-1).cpu()
+        logits = unembed(model, step(now))
+        check_logits(model_name(model), logits)
+        newest = logits.argmax(-1).cpu()
         now = torch.cat([now, newest[..., None]], dim=2)
         for variant, row in (~done).nonzero().tolist():
             ids = now[variant, row, n:].tolist()

@@ -9,7 +9,7 @@ from mechheads.models import locate
 from mechheads.options import read_path
 from mechheads.packages import check_not_hidden
 from mechheads.progress import say
-from mechheads.runs.files import prepare
+from mechheads.runs.files import alone, prepare, recover
 
 from .run import Finished, print_json
 
@@ -49,14 +49,16 @@ def run_sparsify(given: Mapping[str, Any]) -> Finished:
     if threads is not None:
         torch.set_num_threads(threads)
     original = load_original(model, revision=given["revision"], device=given["device"], quiet=quiet)
-    found = sparsification.sparsify(
-        original,
-        make_course(original, place, settings),
-        settings,
-        folder,
-        stop_after=given["stop_after"],
-        quiet=quiet,
-    )
+    with alone(folder):
+        recover(folder / "model")
+        found = sparsification.sparsify(
+            original,
+            make_course(original, place, settings),
+            settings,
+            folder,
+            stop_after=given["stop_after"],
+            quiet=quiet,
+        )
     page = write_curves(folder / "training", f"{model}, sparsified", settings.__dict__)
     heads = original.n_layers * original.n_heads
     sentence = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.options import read_path
 from mechheads.packages import check_not_hidden
+from mechheads.runs.files import alone, prepare, recover
 
 from .run import Finished
 
@@ -28,15 +29,17 @@ def run_training(given: Mapping[str, Any]) -> Finished:
     tokenizer = build_tokenizer(texts())
     recipe = Recipe(**{name: given[name] for name in RECIPE})
     folder = read_path(given["out"], "--out")
-    train(
-        partial(course, given["seed"]),
-        held_out_pairs(tokenizer_lexicon(tokenizer, "mini"), 100),
-        tokenizer,
-        recipe,
-        folder,
-        stop_after=given["stop_after"],
-        quiet=given["quiet"],
-    )
+    with alone(prepare(folder)):
+        recover(folder / "model")
+        train(
+            partial(course, given["seed"]),
+            held_out_pairs(tokenizer_lexicon(tokenizer, "mini"), 100),
+            tokenizer,
+            recipe,
+            folder,
+            stop_after=given["stop_after"],
+            quiet=given["quiet"],
+        )
     training = folder / "training"
     panels = accuracy_panels(training / "log.csv")
     page = write_curves(training, "mini, trained from scratch", asdict(recipe), panels)

@@ -56,9 +56,10 @@ def score(logits: Float[Tensor, "*variant row steps vocab"], batch: Batch) -> Sc
     rows = batch.row_of.to(logits.device)
     step = torch.arange(batch.steps, device=logits.device)
     said = logits[..., rows[:, :, None], step, tokens]
-    best, total = logits.max(-1).values, logits.logsumexp(-1)
+    best, total = logits.argmax(-1), logits.logsumexp(-1)
     logprob = (said - total[..., rows, :]).where(present.to(logits.device), 0.0).sum(-1)
-    right = (said >= best[..., rows, :]) | ~present.to(logits.device)
+    # As greedy decoding breaks ties: a model of zeros gives token 0, not every answer.
+    right = (tokens == best[..., rows, :]) | ~present.to(logits.device)
     real = present[:, :, 0]
     return Scores(
         logprob=logprob.where(real.to(logits.device), -torch.inf).cpu(),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens import loading_from_pretrained as lens
@@ -28,6 +28,7 @@ from . import edge_gates, locate
 from .cache import ModelCache
 from .configs import DERIVED
 from .devices import find_device, find_dtype
+from .finite import check_logits
 from .huggingface import (
     Original,
     complete_tokenizer,
@@ -118,6 +119,9 @@ def load(
                 f"{source.name} does not fit on {place} ({first_line(error)}). Use a smaller "
                 "dtype, more --n-devices, or the CPU."
             ) from None
+        if kind not in (torch.float32, torch.float64):
+            with torch.inference_mode():
+                check_logits(source.name, model(_few_tokens(model).to(place)))
     if cache is not None:
         cache.put(key, model)
     return model.eval()
@@ -230,14 +234,14 @@ def _compare(
     bias: Float[Tensor, "layer head"] | None,
 ) -> None:
     """Compare both models on 16 tokens; raise if the conversion changes the logits."""
-    count = min(16, model.cfg.n_ctx)
-    tokens = torch.arange(0, count * 7, 7)[None] % model.cfg.d_vocab
+    tokens = _few_tokens(model)
     with torch.inference_mode(), contextlib.ExitStack() as stack:
         ours = model(tokens)[0].double()
         if bias is not None:
             hf_model.set_attn_implementation("eager")
             stack.enter_context(edge_gates.Gated(bias))
         theirs = hf_model(tokens, use_cache=False).logits[0].double()
+    check_logits(source.name, theirs)
     error = (theirs - ours).abs().max().item()
     scale = theirs.std().item()
     if not error <= 1e-3 * max(1.0, scale):
@@ -246,6 +250,11 @@ def _compare(
             f"(their spread is {scale:.3g}); its config has an option that TransformerLens does "
             "not support. The model cannot be used."
         )
+
+
+def _few_tokens(model: Model) -> Int[Tensor, "1 pos"]:
+    count = min(16, model.cfg.n_ctx)
+    return torch.arange(0, count * 7, 7)[None] % model.cfg.d_vocab
 
 
 def give_tokenizer(model: Model, tokenizer: Any) -> None:

@@ -18,6 +18,13 @@ from mechheads.errors import MechheadsError, suggest
 from mechheads.options import read_path
 from mechheads.progress import Bar, QuietBar
 
+# The largest sizes that a config may name.
+LARGEST = (
+    (("n_layer", "n_layers", "num_layers", "num_hidden_layers"), 1_000),
+    (("n_head", "num_heads", "num_attention_heads", "num_key_value_heads"), 10_000),
+    (("n_embd", "d_model", "hidden_size", "n_inner", "intermediate_size", "ffn_dim"), 1_000_000),
+    (("vocab_size", "n_positions", "n_ctx", "max_position_embeddings"), 100_000_000),
+)
 HUB_ID = r"\w[\w.-]*(/[\w.-]+)?"
 EMBEDDED = Path(__file__).parents[1] / "embedded"
 SPARSE_MARK = "edge_gates"  # the field of config.json that says a model is sparse
@@ -140,6 +147,16 @@ def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Sour
     return source
 
 
+def _check_sizes(config: dict[str, Any], file: Path) -> None:
+    """Refuse sizes that no model has, before anything of that size is built."""
+    for name, value in config.items():
+        most = next((limit for words, limit in LARGEST if name in words), None)
+        if most is not None and isinstance(value, int | float) and value > most:
+            raise MechheadsError(
+                f"{file} says {name} {value:,}; at most {most:,} is supported. Check the file."
+            )
+
+
 def check(source: Source) -> dict[str, Any]:
     """Check a source's files and return its config.json; errors name the faulty file."""
     folder, name = source.folder, source.name
@@ -149,10 +166,12 @@ def check(source: Source) -> dict[str, Any]:
         raise MechheadsError(
             f"{name} has no config.json. Give a Hugging Face model directory."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise MechheadsError(
             f"{folder / 'config.json'} cannot be read ({error}). Copy it again."
         ) from None
+    if isinstance(config, dict):
+        _check_sizes(config, folder / "config.json")
     named = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise MechheadsError(

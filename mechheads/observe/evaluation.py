@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mechheads import metrics
 from mechheads.metrics.token import METRICS, score
+from mechheads.models.finite import check_logits
 from mechheads.models.hooks import logits_at_end
 from mechheads.models.model import Model, encoder_of, model_name
 from mechheads.progress import bar
@@ -153,7 +154,9 @@ def evaluate(
 def _measure(
     model: Model, batch: Batch, tokens: Int[Tensor, "row pos"]
 ) -> dict[str, Float[Tensor, " batch"]]:
-    scores = score(logits_at_end(model, tokens, batch.steps, batch.pair_of), batch)
+    logits = logits_at_end(model, tokens, batch.steps, batch.pair_of)
+    check_logits(model_name(model), logits)
+    scores = score(logits, batch)
     return {name: metric(scores) for name, metric in METRICS.items()}
 
 

@@ -121,7 +121,7 @@ def minibatches(encoder: Encoder, prompts: Prompts, size: int, seed: int) -> lis
 
 def _where(i: int, pair: Pair, prompts: Prompts) -> str:
     start = pair.clean if len(pair.clean) < 40 else f"{pair.clean[:36]}..."
-    return f"Prompt {i + 1} of task {prompts.task} ({start!r})"
+    return f"{pair.source or f'Prompt {i + 1} of task {prompts.task}'} ({start!r})"
 
 
 def _tokenize(encoder: Encoder, pair: Pair, where: str) -> _Tokens:

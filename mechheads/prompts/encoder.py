@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mechheads.errors import MechheadsError
+
 
 @dataclass(frozen=True)
 class Encoder:
@@ -23,7 +25,13 @@ class Encoder:
 
     def plain_ids(self, text: str) -> tuple[int, ...]:
         """The token ids of the text alone, without special tokens."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        if ids and max(ids) >= self.vocabulary:
+            raise MechheadsError(
+                f"The tokenizer of {self.name} gives the token id {max(ids)}, but the model has "
+                f"{self.vocabulary} tokens. Use the tokenizer that belongs to the model."
+            )
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the tokens."""

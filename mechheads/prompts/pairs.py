@@ -25,6 +25,7 @@ class Pair:
     leading space if any; `wrong` likewise. `group` names what the prompt is about (two people, two
     operands): a group is in the training or the test split, never in both. `subject` is what the
     last question is about, if the group also includes the solved examples before it.
+    `source` says where the pair comes from, for example a file and line.
     """
 
     clean: str
@@ -33,6 +34,7 @@ class Pair:
     wrong: tuple[str, ...]
     group: str = ""
     subject: str = ""
+    source: str = field(default="", compare=False)
 
 
 Maker = Callable[[random.Random], Pair]

@@ -115,4 +115,6 @@ def _row(cells: Sequence[Any]) -> str:
 
 
 def _escaped(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    text = str(value).replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
+    # No prompt or name becomes a link, an image, code or a heading.
+    return re.sub(r"([\\`*_\[\]|#!])", r"\\\1", text)

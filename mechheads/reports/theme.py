@@ -34,8 +34,9 @@ def band(figure: Any, x: Any, low: Any, high: Any, color: str, **place: Any) -> 
 
 
 def escaped(text: str) -> str:
-    """Escape a name for a figure: plotly would interpret tags in it."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Escape a name for a figure: plotly would interpret tags, and %{x} in hover texts."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("%{", "%\u200b{")
 
 
 def label(token: str) -> str:

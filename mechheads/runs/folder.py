@@ -9,7 +9,6 @@ and renamed when complete, so that a killed run leaves nothing that looks finish
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mechheads.errors import MechheadsError
 from mechheads.options import read_path
 
-from .files import digest, prepare, replace_folder, write_text
+from .files import beside, digest, prepare, recover, replace_folder, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +58,9 @@ def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
     text = json.dumps(settings, sort_keys=True, default=str)
     code = hashlib.sha256(text.encode()).hexdigest()[:8]
     words = [re.sub(r"[^\w.]+", "_", Path(part).name).strip("_.")[:60] for part in parts]
-    return prepare(read_path(out, "--out")) / "-".join([*filter(None, words), code])
+    folder = prepare(read_path(out, "--out")) / "-".join([*filter(None, words), code])
+    recover(folder)
+    return folder
 
 
 @contextmanager
@@ -68,9 +69,10 @@ def filling(folder: Path) -> Iterator[Path]:
 
     An older run with the same settings is replaced.
     """
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    partial = beside(folder, "partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
+        recover(folder)
         partial.mkdir()
         yield partial
         replace_folder(folder, partial)

@@ -224,7 +224,7 @@ def fit_gates(
 
     Returns:
         Gates: the gates of every seed, and the scores and roles of the heads. `frame()` has a row
-        per seed and head. Costs three forward and backward passes per update, all seeds together.
+        per seed and head. Costs two forward and backward passes per update, all seeds together.
 
     >>> import mechheads, tasks
     >>> from mechheads.scoring.gate_fitting import FitSettings

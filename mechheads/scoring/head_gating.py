@@ -24,7 +24,7 @@ def gating(
     """Facilitation minus interference of every head, from -1 to 1; positive: the head helps.
 
     Fits three sets of gates per seed to the log probability of the answers, whatever the metric:
-    a forward and a backward pass per update. Means and errors are over seeds.
+    two forward and backward passes per update. Means and errors are over seeds.
     """
     settings = FitSettings(seeds=seeds, updates=updates, batch=batch)
     found = fit_gates(model, prompts, settings, budget=budget, quiet=quiet)

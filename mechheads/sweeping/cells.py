@@ -10,6 +10,7 @@ A sweep's folder:
 
 import contextlib
 import json
+import re
 import shutil
 import sys
 import time
@@ -23,12 +24,12 @@ from mechheads.errors import MechheadsError
 from mechheads.jobs.run import Session, run_job
 from mechheads.models.cache import ModelCache
 from mechheads.progress import bar, watched
-from mechheads.runs.files import prepare, replace_folder, write_text
+from mechheads.runs.files import prepare, recover, replace_folder, write_text
 from mechheads.runs.folder import Record, read_run
 
 from .grid import Cell
 
-CELLS, FAILED, LOG, LOCK, INPUTS = "cells", "failed", "log.txt", ".lock", "inputs.json"
+CELLS, FAILED, LOG, INPUTS = "cells", "failed", "log.txt", "inputs.json"
 INDEX, SUMMARY = "index.html", "sweep.json"
 
 
@@ -64,26 +65,6 @@ class Sweep:
 Runner = Callable[[list[Cell], Path], Iterator[Done | int]]
 
 
-@contextlib.contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Keep other sweeps out of the folder until this one, or its process, has ended."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(out / LOCK, blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise MechheadsError(
-            f"another sweep is writing to {out}. Wait for it, or choose a different --out."
-        ) from None
-    except OSError as error:
-        raise MechheadsError(f"cannot lock {out / LOCK} ({error.strerror}).") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def finished(out: Path, cell: Cell) -> CellRun | None:
     """The cell's run, if it is complete and its inputs have not changed since.
 
@@ -112,7 +93,7 @@ def runs_in(folder: Path) -> dict[str, Path | None]:
         runs = {cell: _below(folder, at) if at else None for cell, at in found.items()}
         if not runs:
             raise ValueError("it has no cells")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MechheadsError(
             f"{folder / SUMMARY} is damaged ({error!r}). Start the sweep again to repair it."
         ) from None
@@ -127,6 +108,12 @@ def _below(folder: Path, report: str) -> Path:
     return folder / Path(report).parent
 
 
+def is_ours(name: str) -> bool:
+    """Whether a sweep made a file or folder of that name: a cell's, or what is beside one."""
+    commands = "|".join(command.name for command in COMMANDS.values() if command.swept)
+    return bool(re.fullmatch(rf"\.?({commands})(-.*)?-[0-9a-f]{{8}}(\..*)?", name))
+
+
 def look(cells: Sequence[Cell], out: Path) -> Sweep:
     """Read the state of a sweep, and remove what killed runs left behind.
 
@@ -134,14 +121,19 @@ def look(cells: Sequence[Cell], out: Path) -> Sweep:
     """
     for part in (CELLS, FAILED):
         prepare(out / part)
+    for cell in cells:
+        recover(out / CELLS / cell.name)
     for left_behind in (out / CELLS).glob(".*"):
-        shutil.rmtree(left_behind, ignore_errors=True)
+        if is_ours(left_behind.name):
+            shutil.rmtree(left_behind, ignore_errors=True)
     runs = {cell: run for cell in cells if (run := finished(out, cell))}
     left = {f"{cell.name}.txt": cell for cell in cells if cell not in runs}
     errors = {}
     for note in (out / FAILED).iterdir():
+        if not is_ours(note.name) or not note.is_file():
+            continue
         if note.name in left:
-            errors[left[note.name]] = note.read_text(encoding="utf-8").strip()
+            errors[left[note.name]] = note.read_text(encoding="utf-8", errors="replace").strip()
         else:
             note.unlink(missing_ok=True)
     return Sweep(out, cells, runs, errors)

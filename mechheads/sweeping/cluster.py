@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,6 +24,8 @@ from mechheads.scoring.effects import HeadEffects
 
 from .cells import Done, Runner, describe, finished, partial, run_cell
 from .grid import Cell
+
+DEADLINE = 60.0  # seconds to connect to a cluster
 
 
 @dataclass(frozen=True)
@@ -169,13 +171,20 @@ def _connect(ray: Any, address: str) -> bool:
     """Connect; returns whether the connection is ours to close."""
     if ray.is_initialized():
         return False
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address not in ("local", "auto"):
         _reach(address)
     options = {"include_dashboard": False} if address == "local" else {}
     stop = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+        _within(
+            DEADLINE,
+            address,
+            lambda: ray.init(
+                address=address, logging_level=logging.CRITICAL, log_to_driver=False, **options
+            ),
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise MechheadsError(
             f"no Ray cluster at {address} ({_first_line(error)}). Start one with "
@@ -184,6 +193,33 @@ def _connect(ray: Any, address: str) -> bool:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, stop)  # Ray's handler would end this process at once
     return True
+
+
+def _within(seconds: float, address: str, start: Callable[[], Any]) -> None:
+    """Run it with a deadline: Ray waits for ever where something else answers.
+
+    In a thread, so that this one can be stopped by a signal at any time.
+    """
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            start()
+        except BaseException as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    end = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < end:
+        thread.join(0.1)
+    if thread.is_alive():
+        raise MechheadsError(
+            f"no Ray cluster answers at {address} within {seconds:.0f} s. Check the address: it is "
+            "the one that `ray start --head` printed."
+        )
+    for problem in problems:
+        raise problem
 
 
 def _reach(address: str) -> None:

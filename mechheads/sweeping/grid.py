@@ -88,7 +88,7 @@ def from_file(path: str) -> list[Cell]:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise MechheadsError(f"cannot read {file} ({error}). Give a TOML file.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise MechheadsError(f"{file} is not valid TOML ({error}).") from None
     tables = content.pop("grid", None)
     for key in content:

@@ -1,6 +1,5 @@
 """The overview of a sweep: small multiples and a table of headline numbers for each command."""
 
-import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -214,7 +213,10 @@ def _lines(sweep: Sweep, command: str) -> Iterator[Line]:
         file = sweep.runs[cell].folder / what.file
         if not file.is_file():
             continue  # contrastive gating has no such curves
-        frame: Any = pd.read_csv(file)
+        try:
+            frame: Any = pd.read_csv(file)
+        except ValueError:  # an empty or damaged table is not drawn
+            continue
         if what.first:
             frame = frame[frame[what.first] == frame[what.first].iloc[0]]
         by = [name for name in (what.panel, *what.lines) if name in frame]
@@ -275,7 +277,7 @@ def _draw(lines: Sequence[Line], titles: tuple[str, str]) -> "go.Figure":
             "name": escaped(line.name),
             "legendgroup": line.name,
             "showlegend": line.name not in shown,
-            "hovertemplate": html.escape(line.name) + ", %{x}: %{y:.3g}<extra></extra>",
+            "hovertemplate": escaped(line.name) + ", %{x}: %{y:.3g}<extra></extra>",
             "row": i // columns + 1,
             "col": i % columns + 1,
         }

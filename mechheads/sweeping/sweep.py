@@ -11,7 +11,7 @@ from mechheads.errors import MechheadsError
 from mechheads.jobs.run import Finished, print_json
 from mechheads.options import flag_of, read_list, read_path
 from mechheads.packages import check_not_hidden
-from mechheads.runs.files import prepare
+from mechheads.runs.files import alone, prepare
 
 if TYPE_CHECKING:
     from .cells import Runner, Sweep
@@ -30,7 +30,7 @@ def run_sweep(given: Mapping[str, Any]) -> Finished:
     check(given)
     cells = read_cells(given)
     folder = prepare(read_path(given["out"], "--out"))
-    from .cells import alone, complete, look
+    from .cells import complete, look
     from .inputs import with_inputs
 
     runner, start = choose_runner(given), time.monotonic()

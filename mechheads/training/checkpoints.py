@@ -5,7 +5,8 @@ one.
 """
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
+from mechheads.runs.files import beside
 
 
 def save(
@@ -30,8 +32,12 @@ def save(
         tensors |= {f"optimizer.{i}.{key}": value for key, value in moments.items()}
     metadata = {"settings": json.dumps(dict(settings)), "state": json.dumps(dict(state))}
     partial = file.with_suffix(".partial")
-    save_file(tensors, partial, metadata=metadata)
-    partial.replace(file)
+    try:
+        save_file(tensors, partial, metadata=metadata)
+        partial.replace(file)
+    except (OSError, SafetensorError) as error:
+        partial.unlink(missing_ok=True)
+        raise MechheadsError(f"cannot write {file} ({error}). Run it again to resume.") from None
 
 
 def restore(
@@ -50,11 +56,13 @@ def restore(
         with safe_open(file, "pt") as saved:
             metadata = saved.metadata()
         tensors = load_file(file)
-    except (SafetensorError, OSError) as error:
+        made_by, state = (dict(json.loads(metadata[name])) for name in ("settings", "state"))
+        if not int(state["step"]) > 0:
+            raise ValueError("it is of no step")
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
         raise MechheadsError(
             f"{file} is damaged ({error}). Delete it to start over, or choose another --out."
         ) from None
-    made_by = json.loads(metadata["settings"])
     for name, value in settings.items():
         if made_by.get(name) != value:
             raise MechheadsError(
@@ -71,10 +79,32 @@ def restore(
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"parameter.{name}"])
+    counted = sum(len(group["params"]) for group in optimizer.param_groups)
     moments: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimizer."):
             _, i, name = key.split(".")
             moments.setdefault(int(i), {})[name] = value
+    if set(moments) != set(range(counted)):
+        raise MechheadsError(
+            f"{file} is damaged (it lacks optimizer state). Delete it to start over, or choose "
+            "another --out."
+        )
     optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
-    return json.loads(metadata["state"])
+    return state
+
+
+def write_model(out: Path, save: Callable[[Path], None]) -> None:
+    """Write a model's directory file by file; config.json comes last and marks it complete."""
+    folder = beside(out / "model", "partial")
+    try:
+        folder.mkdir()
+        save(folder)
+        for file in sorted(folder.iterdir(), key=lambda f: f.name == "config.json"):
+            file.replace(out / file.name)
+    except (OSError, SafetensorError) as error:
+        raise MechheadsError(
+            f"cannot write the model to {out} ({error}). Run it again to resume."
+        ) from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

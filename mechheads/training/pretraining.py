@@ -27,7 +27,7 @@ from mechheads.errors import MechheadsError
 from mechheads.models.huggingface import save_original
 from mechheads.progress import bar
 from mechheads.prompts import Pair
-from mechheads.runs.files import append_row, prepare
+from mechheads.runs.files import append_row, keep_rows, prepare
 
 from . import checkpoints, workers
 from .data import Lessons, Rows, rows, thinned
@@ -180,6 +180,7 @@ def train(
     named, settings = dict(model.named_parameters()), asdict(recipe)
     state = checkpoints.restore(checkpoint, named, optimizer, settings)
     begin, spent = state.get("step", 0), state.get("seconds", 0.0)
+    keep_rows(training / "log.csv", "step", begin)
     whole = recipe.steps + recipe.last
     end = whole if stop_after is None else min(whole, stop_after)
     clock = time.monotonic()
@@ -203,7 +204,7 @@ def train(
                 state = {"step": step + 1, "seconds": seconds}
                 checkpoints.save(checkpoint, named, optimizer, settings, state)
     model.config.attn_pdrop = 0.0
-    save_original(model, tokenizer, out)
+    checkpoints.write_model(out, lambda folder: save_original(model, tokenizer, folder))
     return model.eval()
 
 

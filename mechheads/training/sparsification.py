@@ -16,8 +16,6 @@ the same weights.
 
 import copy
 import math
-import shutil
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -35,7 +33,7 @@ from mechheads.errors import MechheadsError
 from mechheads.models import edge_gates, locate
 from mechheads.models.huggingface import Original, quiet_libraries, read_original, save_original
 from mechheads.progress import bar
-from mechheads.runs.files import append_row, prepare
+from mechheads.runs.files import append_row, keep_rows, prepare
 
 from . import checkpoints
 from .data import Course, Rows, thinned
@@ -132,6 +130,7 @@ def sparsify(
     checkpoint = training / "checkpoint.safetensors"
     state = checkpoints.restore(checkpoint, student.parameters, optimizer, asdict(settings))
     start, spent = state.get("step", 0), state.get("seconds", 0.0)
+    keep_rows(training / "log.csv", "step", start)
     control = Control(**state.get("control", {"multiplier": settings.multiplier}))
     end = settings.steps if stop_after is None else min(settings.steps, stop_after)
     clock = time.monotonic()
@@ -370,8 +369,8 @@ def _write(
     model = student.model
     if settings.lora:
         model = copy.deepcopy(model).merge_and_unload()
-    with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as name:
-        folder = Path(name)
+
+    def save(folder: Path) -> None:
         save_original(model, original.tokenizer, folder)
         facts = {
             "base": settings.model,
@@ -385,5 +384,5 @@ def _write(
             "live_heads": found.live,
         }
         edge_gates.write(folder, student.bias, facts)
-        for file in sorted(folder.iterdir(), key=lambda f: f.name == "config.json"):
-            shutil.move(file, out / file.name)
+
+    checkpoints.write_model(out, save)
