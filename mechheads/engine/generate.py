@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.errors import MechheadsError
-from mechheads.models.finite import check_logits
-from mechheads.models.hooks import embed, unembed
+from mechheads.models.hooks import check_logits, embed, unembed
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
 from mechheads.progress import bar
 

@@ -28,7 +28,7 @@ from . import edge_gates, locate
 from .cache import ModelCache
 from .configs import DERIVED
 from .devices import find_device, find_dtype
-from .finite import check_logits
+from .hooks import check_logits
 from .huggingface import (
     Original,
     complete_tokenizer,

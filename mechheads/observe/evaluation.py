@@ -11,8 +11,7 @@ from torch import Tensor
 
 from mechheads import metrics
 from mechheads.metrics.token import METRICS, score
-from mechheads.models.finite import check_logits
-from mechheads.models.hooks import logits_at_end
+from mechheads.models.hooks import check_logits, logits_at_end
 from mechheads.models.model import Model, encoder_of, model_name
 from mechheads.progress import bar
 from mechheads.prompts import Prompts

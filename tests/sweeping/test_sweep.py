@@ -13,8 +13,8 @@ import pytest
 from sweeps import SMALL, digests
 
 from mechheads.errors import MechheadsError
+from mechheads.runs.files import alone
 from mechheads.sweep import sweep
-from mechheads.sweeping.cells import alone
 
 
 def test_a_second_time_nothing_runs_again(swept):
@@ -48,7 +48,7 @@ def test_a_failing_cell_does_not_stop_the_others(tmp_path, capsys):
 
 
 def test_two_sweeps_do_not_write_to_one_folder(tmp_path):
-    with alone(tmp_path), pytest.raises(MechheadsError, match="another sweep is writing to"):
+    with alone(tmp_path), pytest.raises(MechheadsError, match="another process is writing to"):
         sweep(tasks="math", out=str(tmp_path), quiet=True)
     with alone(tmp_path):
         pass
