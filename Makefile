@@ -6,7 +6,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test gallery clean
+.PHONY: demo test fuzz torture gallery clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m mechheads.discover --task ioi
@@ -17,6 +17,14 @@ test: $(VENV)/.installed-dev
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo --no-cache
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+# Thousands of made-up inputs of every kind: half an hour.
+fuzz: $(VENV)/.installed-dev
+	MECHHEADS_FUZZ=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz
+
+# Every command that writes, killed before each of its file operations: ten minutes.
+torture: $(VENV)/.installed-dev
+	MECHHEADS_TORTURE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/torture -s
 
 # Reproduce the figures of the five papers and verify every number; also on SmolLM2 if it is fetched.
 gallery: $(VENV)/.installed

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mechheads import metrics
 from mechheads.engine.head_subsets import measure_subsets, nested
+from mechheads.engine.paired_runs import REPLACEMENTS
 from mechheads.errors import MechheadsError
 from mechheads.models.model import Model, model_name, shape_of
 from mechheads.prompts import Prompts
@@ -53,6 +54,23 @@ class Curve(Result):
     random_explained: Float[Tensor, "draw point"]
     random_at: tuple[int, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise a ValueError if a stored curve cannot be one."""
+        metrics.find(self.metric)
+        layers = [layer for layer, _ in self.ranking]
+        if len(set(self.ranking)) < len(self.ranking) or min(min(h) for h in self.ranking) < 0:
+            raise ValueError(f"the ranking of {len(layers)} heads has one twice, or below 0")
+        points = self.random_at
+        if (
+            len(self.values) != len(self.ranking) + 1
+            or len(points) != self.random_explained.shape[1]
+        ):
+            raise ValueError("its points do not match its ranking")
+        if list(points) != sorted(set(points)) or (points[0], points[-1]) != (0, len(layers)):
+            raise ValueError("its random rankings were measured at impossible points")
+        if self.settings.get("replacement") not in REPLACEMENTS:
+            raise ValueError("its settings lack the replacement")
 
     @property
     def explained(self) -> Float[Tensor, " k"]:

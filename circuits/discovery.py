@@ -77,6 +77,22 @@ class Discovery(Result):
     search: str = "top"
     signed: bool = False
 
+    def check(self) -> None:
+        """Raise a ValueError if the parts of a stored discovery do not belong together."""
+        layers, heads = self.effects.values.shape[1:]
+        every = [(layer, head) for layer in range(layers) for head in range(heads)]
+        grids = [self.edges.used.shape[1:], *(s.shape for s in self.types.scores.values())]
+        if sorted(self.curve.ranking) != every or any(g != (layers, heads) for g in grids):
+            raise ValueError("its parts are of models with different heads")
+        if not {*self.faithfulness.heads, *self.sample.heads} <= set(every):
+            raise ValueError("it names a head that the model does not have")
+        if not 0 < self.threshold <= 1 or not self.sample.tokens or not self.types.scores:
+            raise ValueError("its threshold, sample or types are impossible")
+        if len(self.sample.weights) != len(self.sample.heads):
+            raise ValueError("its sample has other heads than patterns")
+        if self.edges.used.shape[0] != self.curve.values.shape[1]:
+            raise ValueError("its edges are of other prompts than its curve")
+
     @property
     def circuit(self) -> Circuit:
         """The heads kept, with their published roles where there are any."""

@@ -37,6 +37,11 @@ class Faithfulness(Result):
     heads: tuple[Head, ...]
     values: Float[Tensor, "kept prompt"]
 
+    def check(self) -> None:
+        """Raise a ValueError if the rows do not match the heads."""
+        if len(self.values) != 4 + len(self.heads):
+            raise ValueError("its rows do not match its heads")
+
     @property
     def explained(self) -> Float[Tensor, " kept"]:
         """f of every row."""

@@ -74,6 +74,7 @@ def test_every_class_has_a_name_of_its_own():
 def test_top_level_holds_what_it_should():
     known = {
         ".ci", ".git", ".gitignore", ".venv", ".pytest_cache", ".ruff_cache", "CONTRIBUTING.md",
+        "SECURITY.md", ".hypothesis",
         ".import_linter_cache", "LICENSE", "Makefile", "README.md", "circuits", "constraints.txt",
         "mechheads", "notebooks", "pyproject.toml", "runs", "tasks", "tests", "mechheads.egg-info",
         "build", "dist",

@@ -49,11 +49,12 @@ def run_sparsify(given: Mapping[str, Any]) -> Finished:
     if threads is not None:
         torch.set_num_threads(threads)
     original = load_original(model, revision=given["revision"], device=given["device"], quiet=quiet)
+    course = make_course(original, place, settings)
     with alone(folder):
         recover(folder / "model")
         found = sparsification.sparsify(
             original,
-            make_course(original, place, settings),
+            course,
             settings,
             folder,
             stop_after=given["stop_after"],

@@ -22,6 +22,8 @@ from mechheads.runs.result import Result
 if TYPE_CHECKING:
     import pandas as pd
 
+LARGEST = 2**40  # edges of one head: a million tokens
+
 
 @dataclass(frozen=True)
 class EdgeCounts(Result):
@@ -31,6 +33,14 @@ class EdgeCounts(Result):
     model: str
     used: Int[Tensor, "prompt layer head"]
     possible: Int[Tensor, " prompt"]
+
+    def check(self) -> None:
+        """Raise a ValueError if stored counts are impossible."""
+        most = self.possible[:, None, None]
+        if int(self.possible.min()) < 1 or int(self.possible.max()) > LARGEST:
+            raise ValueError("the number of possible edges is impossible")
+        if int(self.used.min()) < 0 or bool((self.used > most).any()):
+            raise ValueError("more edges are used than there are, or fewer than none")
 
     @property
     def density(self) -> float:

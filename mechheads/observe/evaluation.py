@@ -36,6 +36,12 @@ class Evaluation(Result):
     corrupt: Mapping[str, Float[Tensor, " prompt"]]
     chance: float
 
+    def check(self) -> None:
+        """Raise a ValueError if a metric is missing."""
+        for side in (self.clean, self.corrupt):
+            if set(side) != set(METRICS) or self.metric not in side:
+                raise ValueError("it does not have every metric")
+
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: prompt (from 0), side, metric, value."""
         import pandas as pd

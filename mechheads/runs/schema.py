@@ -1,9 +1,9 @@
 """Checks a result that was read from a file: an untrusted file may contain anything.
 
 The dataclass is the schema. Every field must have its annotated type; tensors must have the shapes
-that the annotations name, and the same name must mean the same size throughout a result; floats
-must be finite unless the class lists the field in `NOT_FINITE`. A class may add a method `check`
-for what types cannot say, such as the range of a count.
+that the annotations name, and the same name must mean the same size throughout a result; none may
+be empty, and floats must be finite unless the class lists the field in `NOT_FINITE`. A class may
+add a method `check` for what types cannot say, such as the range of a count.
 """
 
 import dataclasses
@@ -20,6 +20,10 @@ from torch import Tensor
 def check_result(result: Any, name: str = "") -> None:
     """Raise a ValueError that names the first field that does not fit."""
     hints = get_type_hints(type(result), include_extras=True)
+    own = [getattr(result, field.name) for field in dataclasses.fields(result)]
+    kinds = {v.dtype for v in own if isinstance(v, Tensor) and v.is_floating_point()}
+    if len(kinds) > 1:
+        raise ValueError(f"{name or 'it '}has tensors of different types: {kinds}")
     loose = getattr(type(result), "NOT_FINITE", ())
     inner = []
     with jaxtyped("context"):
@@ -97,6 +101,8 @@ def _check_tensor(value: Any, kind: Any, where: str, loose: bool) -> None:
             f"{where} has shape {tuple(value.shape)} and type {value.dtype}, expected "
             f"{kind.__name__}"
         )
+    if not value.numel():
+        raise ValueError(f"{where} is empty")
     if value.is_floating_point() and not loose and not bool(torch.isfinite(value).all()):
         raise ValueError(f"{where} has values that are not finite")
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads import metrics
 from mechheads.errors import MechheadsError
 from mechheads.heads import name_of
 from mechheads.runs.frames import tidy
@@ -42,6 +43,12 @@ class HeadEffects(Result):
     unit: str = "head"
     over: str = "prompts"
     quantity: str = ""
+
+    def check(self) -> None:
+        """Raise a ValueError if stored effects cannot be ours."""
+        metrics.find(self.metric)
+        if self.unit not in ("head", "kv_head") or self.over not in ("prompts", "seeds"):
+            raise ValueError(f"it has effects of {self.unit[:40]} over {self.over[:40]}")
 
     @property
     def scores(self) -> Float[Tensor, "layer head"]:
