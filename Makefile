@@ -6,7 +6,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test fuzz torture gallery clean
+.PHONY: demo test test-lens4 fuzz torture gallery clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m mechheads.discover --task ioi
@@ -17,6 +17,12 @@ test: $(VENV)/.installed-dev
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo --no-cache
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+# What concerns models, engines, scoring and commands, with TransformerLens 4 in its own environment.
+LENS4 = $(patsubst %,tests/models/test_%.py,backends edge_gates finite large load wrap) tests/engine \
+	tests/scoring tests/observe tests/circuits tests/gating tests/masking tests/filler tests/commands
+test-lens4: $(VENV)-lens4/.installed
+	OMP_NUM_THREADS=1 $(VENV)-lens4/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(LENS4)
 
 # Thousands of made-up inputs of every kind: half an hour.
 fuzz: $(VENV)/.installed-dev
@@ -36,7 +42,7 @@ gallery: $(VENV)/.installed
 	fi
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-lens4 build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mechheads needs Python 3.11 or newer, $(PYTHON) is older. Run: make PYTHON=python3.11 $(MAKECMDGOALS)")'
@@ -48,4 +54,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing the test tools into $(VENV) ..."
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)-lens4/.installed: pyproject.toml constraints-lens4.txt
+	@test -x $(VENV)-lens4/bin/python || $(PYTHON) -m venv $(VENV)-lens4
+	@echo "Installing TransformerLens 4 and the test tools into $(VENV)-lens4 ..."
+	@$(VENV)-lens4/bin/python -m pip --disable-pip-version-check install --quiet \
+		--constraint constraints-lens4.txt --editable '.[dev]'
 	@touch $@

@@ -11,7 +11,16 @@
 from .circuit import Circuit
 from .comparison import Comparison, compare
 from .curve import Curve, explained_effect_curve
-from .discovery import Discovery, discover
+from .discovery import Discovery
+from .edges import (
+    EdgeComparison,
+    EdgeCurve,
+    EdgeDiscovery,
+    compare_edges,
+    discover_edges,
+    edge_curve,
+)
+from .experiment import discover
 from .literature import published
 from .validation import Faithfulness, faithfulness
 
@@ -20,9 +29,15 @@ __all__ = [
     "Comparison",
     "Curve",
     "Discovery",
+    "EdgeComparison",
+    "EdgeCurve",
+    "EdgeDiscovery",
     "Faithfulness",
     "compare",
+    "compare_edges",
     "discover",
+    "discover_edges",
+    "edge_curve",
     "explained_effect_curve",
     "faithfulness",
     "published",

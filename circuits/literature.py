@@ -1,9 +1,13 @@
-"""Published circuits to compare with; heads are (layer, head), counted from 0.
+"""Published circuits to compare with, and those of the known models; heads are counted from 0.
 
-The facts are from the papers; where two sources differ, both are listed.
+The facts are from the papers; where two sources differ, both are listed. The known models are ours
+(`mechheads.models.known`): their circuits are what their weights were written to do.
 """
 
+from collections.abc import Sequence
+
 from mechheads.errors import unknown
+from mechheads.models.known.designs import DESIGNS
 
 from .circuit import Circuit, Head
 
@@ -64,12 +68,28 @@ DOCSTRING = _circuit(
     for_performance=[(0, 1), (1, 0), (2, 3)],
 )
 
-PUBLISHED = {c.name: c for c in (IOI, GREATER_THAN, GREATER_THAN_ACDC, DOCSTRING)}
+KNOWN = [
+    Circuit(
+        f"known_{design.name}",
+        tuple(design.roles),
+        name,
+        design.short,
+        design.roles,
+        "its weights, which we wrote",
+    )
+    for name, design in DESIGNS.items()
+]
+PUBLISHED = {c.name: c for c in (IOI, GREATER_THAN, GREATER_THAN_ACDC, DOCSTRING, *KNOWN)}
 
 
-def published_for(task: str, model: str) -> list[Circuit]:
-    """The published circuits for a task on a model."""
-    return [c for c in PUBLISHED.values() if c.task == task and c.model == model]
+# Layers and heads of their models: a folder of this name may hold another model.
+GRIDS = {"gpt2": (12, 12), "attn-only-4l": (4, 8)} | {d.short: d.grid for d in DESIGNS.values()}
+
+
+def published_for(task: str, model: str, grid: Sequence[int]) -> list[Circuit]:
+    """The published circuits for a task on a model with that many layers and heads."""
+    found = [c for c in PUBLISHED.values() if c.task == task and c.model == model]
+    return found if GRIDS.get(model) == tuple(grid) else []
 
 
 def published(name: str) -> Circuit:

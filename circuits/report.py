@@ -1,29 +1,37 @@
 """Files written by a `discover` or `compare` run: tables, circuits and reports."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.metrics.token import METRICS
+from mechheads.heads import count_of, listed, name_of
+from mechheads.metrics import label_of
 from mechheads.reports.page import Section
 from mechheads.reports.run import write_reports
 from mechheads.runs.files import write_text
 from mechheads.runs.folder import Record, write_table
 
-from .circuit import auroc
+from .circuit import Head, auroc
 from .comparison import Comparison
-from .discovery import Discovery
-from .figures import draw_paths, draw_sample
+from .discovery import GIVEN, Discovery, Examples
+from .figures import draw_sample
 from .literature import published_for
+from .path_graph import paths_inside
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ACTIVITY = (
+    "On first token: attention weight there, high in a head that rests on a sink. Written: length "
+    "of what the head adds to the residual stream, as a share of the stream's own; a head near 0 "
+    "is idle. Both are means over the clean prompts of the curve, after their first token."
+)
+
 
 def write_discovery(folder: Path, found: Discovery, record: Record | None = None) -> Path:
     """effects.csv, curve.csv, circuit.json, importances.json, arrays and both reports."""
-    write_table(folder, "effects.csv", found.effects.frame().drop(columns="se"))
+    write_table(folder, "effects.csv", effects_table(found))
     write_table(folder, "curve.csv", found.frame())
     write_table(folder, "minimality.csv", found.faithfulness.frame())
     if found.paths is not None:
@@ -31,7 +39,8 @@ def write_discovery(folder: Path, found: Discovery, record: Record | None = None
     found.circuit.save(folder / "circuit.json")
     write_text(folder / "importances.json", json.dumps(importances(found), indent=1) + "\n")
     found.save(folder)
-    title = f"{found.curve.task} on {found.curve.model}: which heads do the job?"
+    asked = "do these heads do the job?" if found.is_given else "which heads do the job?"
+    title = f"{found.curve.task} on {found.curve.model}: {asked}"
     return write_reports(folder, title, _discovery_sections(found), found, record)
 
 
@@ -39,9 +48,17 @@ def write_comparison(folder: Path, found: Comparison, record: Record | None = No
     """comparison.csv, edges.csv and both reports."""
     write_table(folder, "comparison.csv", found.frame())
     write_table(folder, "edges.csv", found.edge_frame())
-    title = f"{found.models[0]} and {found.models[1]}: how many heads does each need?"
+    title = f"{found.names[0]} and {found.names[1]}: how many heads does each need?"
     found.save(folder)
     return write_reports(folder, title, _comparison_sections(found), found, record)
+
+
+def effects_table(found: Discovery) -> "pd.DataFrame":
+    """Every head's effect, and what the head does with nothing to do."""
+    frame = found.effects.frame().drop(columns="se")
+    if found.effects.unit != "head":
+        return frame
+    return frame.merge(found.activity.frame(), on=["layer", "head"])
 
 
 def importances(found: Discovery) -> dict[str, Any]:
@@ -73,56 +90,102 @@ def circuit_paths(found: Discovery, k: int) -> "pd.DataFrame":
 
 
 def _discovery_sections(found: Discovery) -> list[Section]:
-    metric, scored = (METRICS[m].label for m in (found.curve.metric, found.effects.metric))
-    method = found.effects.method
-    what = f"Change in the {scored} when this head alone is intervened on ({method})"
-    if found.effects.quantity:
-        what = f"{found.effects.quantity.capitalize()} ({method})"
+    own = "your circuit" if found.is_given else "the circuit"
+    quality = Section(f"How good is {own}?", table=_quality(found), frame=_against_published(found))
     sections = [
-        Section(
-            "Effect of every head",
-            f"{what}, mean over {len(found.effects.values)} {found.effects.over}. Red heads help, "
-            "blue ones hinder. Hover over a cell for its interval and its p-value, corrected for "
-            "the number of heads.",
-            found.effects.plot(),
-        ),
-        Section(
-            "Explained effect",
-            f"Share of the {metric} recovered when only the first k heads of the ranking are kept "
-            "and all others are replaced "
-            f"({found.curve.settings['replacement'].replace('_', ' ')}). Measured on "
-            f"{found.curve.values.shape[1]} prompts that were not used to rank the heads.",
-            found.plot(),
-        ),
+        Section("Effect of every head", _about_effects(found), found.effects.plot()),
+        Section("Explained effect", _about_curve(found), found.plot()),
         Section(
             "Strongest heads",
-            "Contribution: explained effect that the circuit loses without the head. Type: from "
-            "attention on repeated random tokens (weight of 0.4 or more).",
+            f"Contribution: explained effect that {own} loses without the head."
+            f"{_about_types(found)} {ACTIVITY}",
             frame=_strongest(found),
         ),
-        Section("How good is the circuit?", table=_quality(found), frame=_against_published(found)),
+        *([] if found.is_given else [quality]),
         Section(
-            "What the strongest heads attend to",
+            f"What the {'heads of your circuit' if found.is_given else 'strongest heads'} "
+            "attend to",
             f"Prompt: {found.sample.prompt}",
             draw_sample(found.sample),
         ),
     ]
-    if found.paths is not None and len(found.faithfulness.heads) > 1:
-        paths = circuit_paths(found, 30)
+    if found.is_given:
+        members = Section(
+            "Heads of your circuit",
+            "Contribution: explained effect that your circuit loses without the head, with its "
+            "95% interval over prompts. A head whose interval reaches 0 is not shown to "
+            f"contribute. Rank and effect: of the head in the ranking. {ACTIVITY}",
+            found.faithfulness.plot(),
+            frame=_members(found),
+        )
+        sections = [quality, members, *sections]
+    heads = found.faithfulness.heads
+    if found.paths is not None and paths_inside(found.paths, heads):
         sections.append(
             Section(
-                "Paths inside the circuit",
-                f"The {len(paths)} strongest paths from a head of the circuit to the query, key or "
-                "value of a later one, estimated by edge attribution. Hover over the middle of an "
-                "arrow for its effect.",
-                draw_paths(paths, found.faithfulness.heads),
+                f"Paths inside {own}",
+                f"The strongest paths from a head of {own} to the query, key or value of a "
+                "later one, or straight to the logits, estimated by edge attribution. Heads "
+                "without one of them are left out. Hover over an arrow for its effect.",
+                found.plot(paths=True),
             )
         )
-    examples = [
-        f"clean    {clean}\ncorrupt  {corrupt}\nanswer   {answer!r}, wrong {wrong!r}"
-        for clean, corrupt, answer, wrong in found.examples
+    return [*sections, example_section(found.examples)]
+
+
+def example_section(examples: Examples) -> Section:
+    """Some prompts, as they are."""
+    shown = [
+        f"clean    {clean}\n{f'corrupt  {corrupt}' + chr(10) if corrupt else ''}"
+        f"answer   {answer!r}{f', wrong {wrong!r}' if wrong else ''}"
+        for clean, corrupt, answer, wrong in examples
     ]
-    return [*sections, Section("Prompts", code=examples)]
+    return Section("Prompts", code=shown)
+
+
+def _about_effects(found: Discovery) -> str:
+    """What a cell of the heat map is."""
+    effects = found.effects
+    what = f"Change in the {label_of(effects.metric)} when this head alone is intervened on"
+    what = f"{effects.quantity.capitalize() or what} ({effects.method})"
+    signs = "Red heads help, blue ones hinder."
+    if effects.roles:
+        where = "held-out prompts" if effects.roles.held_out else "the prompts that were fitted"
+        return (
+            f"{what}, mean over {len(effects.values)} seeds. {signs} Seeds agree: the share of "
+            "seeds that give the head this role. Gain: log probability of the target with the "
+            "head's gate open less that with it closed, the others at G+, with its 95% interval "
+            f"over {where}. Hover over a cell for its role."
+        )
+    if not effects.sampled:
+        return f"{what}. {signs} One value per head has no interval and no p-value."
+    return (
+        f"{what}, mean over {len(effects.values)} {effects.over}. {signs} Hover over a cell for "
+        "its interval and its p-value, corrected for the number of heads."
+    )
+
+
+def _about_types(found: Discovery) -> str:
+    """What the column of types is, if there is one."""
+    if found.types is None:
+        return ""
+    return " Type: from attention on repeated random tokens (weight of 0.4 or more)."
+
+
+def _about_curve(found: Discovery) -> str:
+    """What the curve is, and what the star is if a circuit was given."""
+    replaced = found.curve.settings["replacement"].replace("_", " ")
+    others = (
+        "prompts; whether the given ranking was made from other prompts is not known here."
+        if found.ranking_is_given
+        else "prompts that were not used to rank the heads."
+    )
+    star = " The star is your circuit, with its 95% interval." if found.is_given else ""
+    return (
+        f"Share of the {label_of(found.curve.metric)} recovered when only the first k heads of the "
+        f"ranking are kept and all others are replaced ({replaced}). Measured on "
+        f"{found.curve.values.shape[1]} {others}{star}"
+    )
 
 
 def _comparison_sections(found: Comparison) -> list[Section]:
@@ -130,24 +193,25 @@ def _comparison_sections(found: Comparison) -> list[Section]:
         [side.curve.needed(found.threshold, stays=True) for side in (t.standard, t.sparse)]
         for t in found.tasks
     ]
-    heads = found.frame().assign(
-        overlap=[round(t.jaccard, 3) for t in found.tasks],
-        stays_standard=[standard for standard, _ in stays],
-        stays_sparse=[sparse for _, sparse in stays],
-    )
+    heads, overlap = found.frame(), ""
+    if any(t.jaccard is not None for t in found.tasks):
+        overlap = " Overlap: Jaccard index of the two circuits."
+        heads["overlap"] = [None if t.jaccard is None else round(t.jaccard, 3) for t in found.tasks]
+    for i, label in enumerate(found.labels):
+        heads[f"stays_{label}"] = [counts[i] for counts in stays]
     return [
         Section(
             "Explained effect",
             "Share of the task's metric recovered with only the first k heads kept, each model in "
-            "its own ranking; bands are 95 % intervals over prompts. The dashed line joins the "
+            "its own ranking; bands are 95% intervals over prompts. The dashed line joins the "
             f"curves where they reach {found.threshold:.0%}.",
             found.plot(),
         ),
         Section(
             "Heads",
             "Multiplier: heads of the first model per head of the second; below 1, the second "
-            "needs more. Stays: number of heads from which the curve stays above the threshold. "
-            "Overlap: Jaccard index of the two circuits.",
+            "needs more. Stays: number of heads from which the curve stays above the threshold."
+            f"{overlap}",
             frame=heads,
         ),
         Section(
@@ -169,29 +233,113 @@ def _strongest(found: Discovery) -> "pd.DataFrame":
     rows = heads[: len(frame)]
     frame["in circuit"] = ["yes" if head in contribution else "" for head in rows]
     frame["contribution"] = [contribution.get(head) for head in rows]
-    frame["type"] = [found.types.label(*head) for head in rows]
+    if found.types is not None:
+        frame["type"] = [found.types.label(*head) for head in rows]
+    _add_activity(frame, found, rows)
     if roles:
         frame["published role"] = [roles.get(head, "") for head in rows]
-    return frame.drop(columns=["layer", "head", "se"]).rename(
-        columns={"ci_low": "95 % low", "ci_high": "95 % high", "p_value": "p (corrected)"}
+    unknown = [] if found.effects.sampled else ["ci_low", "ci_high", "p_value"]
+    return frame.drop(columns=["layer", "head", "se", *unknown]).rename(
+        columns={
+            "ci_low": "95% low",
+            "ci_high": "95% high",
+            "p_value": "p (corrected)",
+            "seeds_agree": "seeds agree",
+            "gain_low": "gain, 95% low",
+            "gain_high": "gain, 95% high",
+        }
     )
 
 
+def _members(found: Discovery) -> "pd.DataFrame":
+    """The heads of a given circuit: their place in the ranking, and what each contributes."""
+    circuit, roles = found.circuit, found.circuit.roles
+    ranking = found.effects.ranking(signed=found.signed)
+    frame = found.faithfulness.frame()
+    frame.insert(0, "name", [name_of(*head) for head in circuit.heads])
+    if circuit.gates:
+        frame.insert(1, "gate", [circuit.gates.get(head, 1.0) for head in circuit.heads])
+    frame["rank"] = [ranking.index(head) + 1 for head in circuit.heads]
+    frame["effect"] = [float(found.effects.scores[head]) for head in circuit.heads]
+    if found.types is not None:
+        frame["type"] = [found.types.label(*head) for head in circuit.heads]
+    _add_activity(frame, found, circuit.heads)
+    if roles:
+        frame["role"] = [roles.get(head, "") for head in circuit.heads]
+    return frame.drop(columns=["layer", "head"]).rename(
+        columns={"ci_low": "95% low", "ci_high": "95% high"}
+    )
+
+
+def _add_activity(frame: "pd.DataFrame", found: Discovery, heads: Sequence[Head]) -> None:
+    """Columns: attention on the first token, and what the head writes."""
+    if found.effects.unit == "head":
+        activity = found.activity
+        frame["on first token"] = [float(activity.first_token[head]) for head in heads]
+        frame["written"] = [float(activity.written[head]) for head in heads]
+
+
 def _quality(found: Discovery) -> Mapping[str, str]:
-    headline, curve = found.headline, found.curve
-    idle = headline["idle_heads"]
-    return {
-        "Heads in the circuit": f"{len(found.faithfulness.heads)} ({found.search})",
-        "Explained on held-out prompts (faithfulness)": f"{found.faithfulness.faithfulness:.1%}",
-        "Effect left without it (completeness)": f"{found.faithfulness.left:.1%}",
-        "Heads not shown to contribute (minimality)": ", ".join(idle) or "none",
-        f"Heads to reach {found.threshold:.0%}": f"{found.needed} "
-        f"({headline['needed_stays']} to stay there); random rankings {found.random_needed:.1f}",
-        "Overlap of the strongest heads on resampled prompts (Jaccard)": f"{found.overlap:.2f}",
-        "CPR (higher is better)": f"{curve.cpr:.3f}, random {curve.random_cpr:.3f}",
-        "CMD (lower is better)": f"{curve.cmd:.3f}, random {curve.random_cmd:.3f}",
-        "Accuracy on the clean prompts": f"{headline['accuracy']:.1%}",
+    """The circuit in numbers, then the ranking."""
+    numbers, curve, heads = found.headline, found.curve, found.faithfulness.heads
+    where = "" if found.is_given or found.ranking_is_given else " on held-out prompts"
+    table = _given(found) if found.is_given else {"Heads": f"{len(heads)} ({found.search})"}
+    table |= {
+        f"Explained{where} (faithfulness)": _with_interval(numbers, "faithfulness", "faithfulness"),
+        "Effect left without it (completeness)": _with_interval(numbers, "left_without", "left"),
+        "Heads not shown to contribute (minimality)": ", ".join(numbers["idle_heads"]) or "none",
     }
+    if found.is_given:
+        table |= _next_to(found)
+    table[f"Heads of the ranking to reach {found.threshold:.0%}"] = (
+        f"{found.needed} ({numbers['needed_stays']} to stay there); random rankings "
+        f"{found.random_needed:.1f}"
+    )
+    if not found.effects.single:
+        what = f"Overlap of the strongest heads on resampled {found.effects.over} (Jaccard)"
+        table[what] = f"{found.overlap:.2f}"
+    return table | {
+        "MIB's CPR: area under f, heads ranked by signed effect (higher is better)": (
+            f"{curve.cpr:.3f}, random {curve.random_cpr:.3f}"
+        ),
+        "MIB's CMD: area between f and 1, heads ranked by size (lower is better)": (
+            f"{curve.cmd:.3f}, random {curve.random_cmd:.3f}"
+        ),
+        "The same areas of the ranking drawn here": (
+            f"{curve.area_under:.3f} under f, {curve.area_from_1:.3f} between f and 1"
+        ),
+        "Accuracy on the clean prompts": f"{numbers['accuracy']:.1%}",
+    }
+
+
+def _given(found: Discovery) -> dict[str, str]:
+    """Which heads were given, and what their file says about them."""
+    circuit = found.circuit
+    soft = f", gates that add up to {circuit.size:.1f}" if circuit.gates else ""
+    made = " on ".join(filter(None, (circuit.task, circuit.model)))
+    name = "" if circuit.name == GIVEN else circuit.name
+    origin = "; ".join(filter(None, (name, circuit.source, made and f"found for {made}")))
+    heads = f"{listed(circuit.heads, most=40)} ({count_of(circuit.heads)}{soft})"
+    return {"Your circuit": heads} | ({"Its file says": origin} if origin else {})
+
+
+def _next_to(found: Discovery) -> dict[str, str]:
+    """What as many of the ranking's first heads explain, and as many random ones."""
+    size, draws = found.size, len(found.curve.random_explained)
+    mean, low, high = (values[size].item() for values in found.curve.random_band())
+    heads = "head" if size == 1 else f"{size} heads"
+    return {
+        f"Explained by the first {heads} of the ranking": f"{found.curve.explained[size]:.1%}",
+        f"Explained by {'a' if size == 1 else size} random head{'s' * (size != 1)}": (
+            f"{mean:.1%} (95% of {draws} draws: {low:.1%} to {high:.1%})"
+        ),
+    }
+
+
+def _with_interval(headline: Mapping[str, Any], name: str, ends: str) -> str:
+    """A share with its interval over prompts."""
+    low, high = headline[f"{ends}_low"], headline[f"{ends}_high"]
+    return f"{headline[name]:.1%} (95% {low:.1%} to {high:.1%})"
 
 
 def _against_published(found: Discovery) -> "pd.DataFrame | None":
@@ -199,17 +347,18 @@ def _against_published(found: Discovery) -> "pd.DataFrame | None":
     import pandas as pd
 
     task, model = found.curve.task, found.curve.model
-    known = published_for(task, model)
+    known = published_for(task, model, found.edges.used.shape[1:])
     if not known:
         return None
-    ranking = found.effects.ranking(signed=found.signed)
+    scores = found.effects.scores if found.signed else found.effects.scores.abs()
+    by_head = {head: float(scores[head]) for head in found.effects.ranking()}
     rows = [
         (
             c.source,
             found.circuit.precision(c),
             found.circuit.recall(c),
             found.circuit.jaccard(c),
-            auroc(ranking, c),
+            auroc(by_head, c),
         )
         for c in known
     ]

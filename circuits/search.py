@@ -15,8 +15,9 @@ from torch import Tensor
 
 from mechheads.engine.head_subsets import keep_only, measure_subsets, nested
 from mechheads.errors import MechheadsError, unknown
+from mechheads.metrics import MetricLike
 from mechheads.models.model import Model, shape_of
-from mechheads.progress import bar
+from mechheads.progress import bar, stages
 from mechheads.prompts import Prompts
 
 from .circuit import Head
@@ -31,7 +32,7 @@ def search_heads(
     prompts: Prompts,
     ranking: Sequence[Head],
     how: str = "top",
-    metric: str | None = None,
+    metric: MetricLike | None = None,
     *,
     threshold: float = 0.9,
     replacement: str = "corrupt",
@@ -47,15 +48,26 @@ def search_heads(
             model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=True
         ).mean(1)
 
-    curve = explained(measure(nested(ranking, layers, heads))[None])
-    first = list(ranking[: int(needed(curve, threshold)[0])])
-    ends = measure(torch.stack([keep_only(kept, layers, heads) for kept in ([], ranking)]))
-
     def explains(sets: Sequence[Sequence[Head]]) -> list[float]:
         means = measure(torch.stack([keep_only(kept, layers, heads) for kept in sets]))
         return explained(torch.cat([ends, means]), none=0, whole=1)[2:].tolist()
 
-    return SEARCHES[how](first, ranking, explains, threshold, quiet)
+    every = len(ranking)
+    weights = {"Curve": every / 3, "Trying heads": search_passes(how, every) - every / 3}
+    with stages("search", weights, quiet) as progress:
+        with progress.stage("Curve"):
+            curve = explained(measure(nested(ranking, layers, heads))[None])
+        first = list(ranking[: int(needed(curve, threshold)[0])])
+        ends = measure(torch.stack([keep_only(kept, layers, heads) for kept in ([], ranking)]))
+        with progress.stage("Trying heads"):
+            return SEARCHES[how](first, ranking, explains, threshold, quiet)
+
+
+def search_passes(how: str, heads: int) -> float:
+    """About how many passes a search takes per prompt, if a quarter of the heads is enough."""
+    tried = heads / 4
+    each = {"top": 0.0, "prune": 3.0, "greedy": 3 + heads / 3}
+    return heads / 3 + tried * each[how]
 
 
 def check_search(how: str, threshold: float) -> None:

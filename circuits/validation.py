@@ -3,6 +3,8 @@
 - faithfulness: f of the circuit alone, with all other heads replaced;
 - completeness: f of all heads but the circuit; near 0 if no other heads can do the task;
 - minimality: how much f drops when a head is removed from the circuit.
+
+In a soft circuit, every head is kept as far as its gate says, and left out of the rest as far.
 """
 
 from dataclasses import dataclass
@@ -13,14 +15,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.head_subsets import keep_only, measure_subsets
-from mechheads.heads import name_of
+from mechheads.errors import MechheadsError
+from mechheads.heads import check_heads, count_of, listed, name_of
+from mechheads.metrics import MetricLike
 from mechheads.models.model import Model, shape_of
 from mechheads.prompts import Prompts
 from mechheads.runs.result import Result
-from mechheads.scoring.statistics import ends, resample
+from mechheads.scoring.statistics import bootstrap
 
 from .circuit import Circuit, Head
-from .curve import explained
+from .curve import check_gap, explained, explained_by_prompt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,25 +69,40 @@ class Faithfulness(Result):
     @property
     def headline(self) -> dict[str, Any]:
         """The numbers that sum it up."""
+        low, high = (end.tolist() for end in self.explained_interval())
         return {
             "faithfulness": self.faithfulness,
+            "faithfulness_low": low[2],
+            "faithfulness_high": high[2],
             "left_without": self.left,
+            "left_low": low[3],
+            "left_high": high[3],
             "idle_heads": [name_of(*head) for head in self.idle],
         }
 
     @property
     def sentence(self) -> str:
         """The same in words."""
+        found = self.headline
         return (
-            f"The circuit of {len(self.heads)} heads explains {self.faithfulness:.0%}; without it, "
-            f"{self.left:.0%} is left."
+            f"The circuit of {count_of(self.heads)} explains {self.faithfulness:z.0%} (95% "
+            f"interval over prompts: {found['faithfulness_low']:z.0%} to "
+            f"{found['faithfulness_high']:z.0%}); without it, {self.left:z.0%} is left "
+            f"({found['left_low']:z.0%} to {found['left_high']:z.0%}). Heads not shown to "
+            f"contribute: {listed(self.idle) or 'none'}."
         )
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Bootstrap interval of `contribution`, over prompts."""
-        n = self.values.shape[1]
-        found = _explained(resample(n) @ self.values.T / n)
-        return ends(found[:, 2:3] - found[:, 4:], level)
+        """Interval of `contribution`, over prompts (symmetric bootstrap-t)."""
+        found = self._by_prompt()
+        return bootstrap(found[:, 2:3] - found[:, 4:], level)
+
+    def explained_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Interval of `explained`, over prompts (symmetric bootstrap-t)."""
+        return bootstrap(self._by_prompt(), level)
+
+    def _by_prompt(self) -> Float[Tensor, "prompt kept"]:
+        return explained_by_prompt(self.values, none=0, whole=1).T
 
     @property
     def idle(self) -> list[Head]:
@@ -106,8 +125,8 @@ class Faithfulness(Result):
 def faithfulness(
     model: Model,
     prompts: Prompts,
-    circuit: Circuit,
-    metric: str | None = None,
+    circuit: Any,
+    metric: MetricLike | None = None,
     *,
     replacement: str = "corrupt",
     budget: int | None = None,
@@ -118,8 +137,9 @@ def faithfulness(
     Args:
         model: what `mechheads.load` returns
         prompts: what `tasks.make` returns; use other prompts than those that found the circuit
-        circuit: the heads to keep; a soft circuit scales its heads by their gates
-        metric: a name in `mechheads.METRICS`; default: the task's own
+        circuit: the heads to keep, at least one: a Circuit, "L9H6,L9H9" or a list of heads; a
+            soft circuit scales its heads by their gates
+        metric: a name in `mechheads.METRICS`, or your own function; default: the task's own
         replacement: what replaces heads not kept: "corrupt", "zero", "mean" or "position_mean"
         budget: tokens per pass, which bounds memory; default: chosen for the device
         quiet: show no progress bar
@@ -130,13 +150,14 @@ def faithfulness(
 
     >>> import circuits, mechheads, tasks
     >>> model = mechheads.load("mini")
-    >>> circuit = circuits.Circuit("mine", ((3, 4), (3, 3), (2, 2)))
-    >>> found = circuits.faithfulness(model, tasks.make("ioi", model, n=8), circuit, quiet=True)
+    >>> prompts = tasks.make("ioi", model, n=8)
+    >>> found = circuits.faithfulness(model, prompts, "L3H4,L3H3,L2H2", quiet=True)
     >>> 0 < found.faithfulness < 1
     True
     """
     layers, heads = shape_of(model).grid
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    circuit = as_circuit(model, circuit)
     inside = set(circuit.heads)
     sets = [
         [],
@@ -148,11 +169,22 @@ def faithfulness(
     keep = torch.stack([keep_only(kept, layers, heads) for kept in sets])
     for (layer, head), gate in circuit.gates.items():
         keep[2, layer, head] *= gate
+        keep[3, layer, head] = 1 - gate
         keep[4:, layer, head] *= gate
     values = measure_subsets(
         model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=quiet
     )
+    check_gap(model, prompts, values[0], values[1])
     return Faithfulness(tuple(circuit.heads), values)
+
+
+def as_circuit(model: Model, circuit: Any) -> Circuit:
+    """Heads in any spelling as a circuit of this model, or an error: it has at least one head."""
+    found = circuit if isinstance(circuit, Circuit) else Circuit("given", circuit)
+    if not found.heads:
+        raise MechheadsError("The circuit has no heads. Give at least one, for example L9H6.")
+    check_heads(found.heads, *shape_of(model).grid)
+    return found
 
 
 def _explained(means: Float[Tensor, "*draw kept"]) -> Float[Tensor, "*draw kept"]:

@@ -8,7 +8,7 @@ from mechheads.models.options import ModelOptions
 def attention(
     *,
     models: str = "mini,mini-sparse",
-    task: str = "ioi",
+    task: str | None = None,
     prompt: str | None = None,
     seed: int = 0,
     out: str = "runs/attention.html",
@@ -20,7 +20,8 @@ def attention(
 
     Args:
         models: comma-separated: mini, mini-sparse, smollm2, model directories, .gguf files, hub ids
-        task: the task to take the prompt from
+        task: the task to take the prompt from; if none is given, ioi, or for a model like
+            known/induction the task of its name
         prompt: your own prompt instead
         seed: seed of the task's prompt
         out: the .html file to write
@@ -28,9 +29,9 @@ def attention(
         quiet: print no notices
         json: print one JSON object (headline, warnings, folder) instead of text
     """
-    from mechheads.jobs.attention import draw_attention
+    from mechheads.jobs.attention import run_attention
 
-    return draw_attention(locals())
+    return run_attention(locals())
 
 
 if __name__ == "__main__":

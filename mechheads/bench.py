@@ -1,4 +1,6 @@
-"""Command `bench`: how much faster are we than TransformerLens's own loop?"""
+"""Command `bench`: how fast are we, and what do the methods find where the heads are known?"""
+
+from typing import Literal
 
 from mechheads.benchmarks.bench import run_bench
 from mechheads.cli.main import run
@@ -14,6 +16,8 @@ def bench(
     length: int = 16,
     loops: int = 24,
     sweep: int = 0,
+    known: bool = False,
+    backend: Literal["hooked", "bridge"] | None = None,
     quiet: bool = False,
     json: bool = False,
 ) -> Finished:
@@ -32,6 +36,9 @@ def bench(
         loops: number of heads and curve points to time TransformerLens's loop on; 0 for all
         sweep: only time a sweep of this many equal cells on Ray, with one worker and with two, and
             report the fastest of three rounds each
+        known: instead of timing, print which heads every method finds on the models whose heads are
+            known (known/induction and the others)
+        backend: hooked or bridge (TransformerLens 4 has only the latter); default: hooked
         quiet: print no notices
         json: print one JSON object (headline, warnings, folder) instead of text
     """

@@ -12,11 +12,13 @@ def compare(
     standard: str = "mini",
     sparse: str = "mini-sparse",
     tasks: str = "greater_than,ioi,docstring,ioi_long,math",
+    level: Literal["heads", "edges"] = "heads",
     method: str = "patch",
     n: int | None = None,
     test: int | None = None,
     seed: int = 0,
     split: str = "test",
+    skip_misaligned: bool = False,
     threshold: float = 0.9,
     signed: bool = False,
     replacement: Literal["corrupt", "zero", "mean", "position_mean"] = "corrupt",
@@ -29,18 +31,25 @@ def compare(
 ) -> Finished:
     """Compare how many heads two models (or two saved runs) need to explain the same tasks.
 
-    Plots both curves for each task and prints the multiplier N_standard / N_sparse with its
-    confidence interval. Writes a run folder under --out and prints the path of its report last.
+    Plots both curves for each task and prints the multiplier, heads of --standard / heads of
+    --sparse, with its confidence interval. With --level edges, counts circuit edges instead, from
+    head to head, to MLPs and to the logits (attention edges are query-key pairs). Runs that differ
+    in metric or replacement are refused; other differences are warnings. Writes a run folder under
+    --out and prints the path of its report last.
 
     Args:
         standard: a model (mini, smollm2, a directory, a hub id), or the folder of a discover run
         sparse: the model to compare it with, or the folder of a discover run
         tasks: comma-separated tasks; saved runs have their own
-        method: patch, attribution, ig, hybrid, path, direct or gating
+        level: heads, or circuit edges; saved runs have their own
+        method: patch, attribution, ig, atp, gim, hybrid, path, direct or gating, or an ensemble of
+            several
         n: prompts to rank the heads on; default: 32
         test: prompts to evaluate the ranking on; default: 32
         seed: seed of the prompts and the random rankings
         split: test, train (what the embedded models were trained on) or all
+        skip_misaligned: leave out prompts of a task file that cannot be used with the model's
+            tokenizer, e.g. because clean and corrupt differ in length
         threshold: fraction of the effect that a circuit must explain
         signed: rank by the signed effect, not its magnitude
         replacement: what replaces the heads not kept: corrupt, zero, mean or position_mean

@@ -14,6 +14,7 @@ def gate(
     test: int | None = None,
     seed: int = 0,
     split: str = "test",
+    skip_misaligned: bool = False,
     lambda_: float = 0.1,
     updates: int = 500,
     rates: str = "0.1,0.01",
@@ -54,6 +55,8 @@ def gate(
             small task
         seed: seed of the prompts, their order and the initial gates
         split: test, train (what the embedded models were trained on) or all
+        skip_misaligned: leave out prompts of a task file that cannot be used with the model's
+            tokenizer, e.g. because clean and corrupt differ in length
         lambda_: how hard gates are pulled open or closed
         updates: updates per fit
         rates: first and last learning rate of the free fit

@@ -14,6 +14,8 @@ def mask(
     method: str = "patch",
     signed: bool = False,
     k: str | None = None,
+    heads: str | None = None,
+    circuit: str | None = None,
     n: int = 32,
     rank: int = 32,
     draws: int = 5,
@@ -36,19 +38,24 @@ def mask(
     """Mask the top-ranked heads, or as many random ones, and score the model's answers.
 
     Heads are ranked on some questions, and the model answers others that share no subject with
-    them. Writes a run folder under --out and prints the path of its report last.
+    them. With --heads or --circuit, these heads are masked instead. Writes a run folder under --out
+    and prints the path of its report last.
 
     Args:
         tasks: comma-separated built-in tasks or .jsonl files with question and answer
         model: mini, mini-sparse, smollm2, a model directory, a .gguf file or a hub id
-        method: patch, attribution, ig, hybrid, path, direct, gating (below), or probe (a classifier
-            that distinguishes the tasks' functions)
+        method: patch, attribution, ig, atp, gim, hybrid, path, direct, gating (below), an ensemble
+            of several, or probe (a classifier that distinguishes the tasks' functions)
         signed: rank by the signed score, not its magnitude
         k: heads to mask, as counts or percentages (16,32,10%); default: the four largest powers of
             two up to a quarter of the heads. With --method probe also elbow (as many as the probe
             finds for each function)
+        heads: heads to mask, e.g. L9H6,L9H9, instead of the top of a ranking; the same for all
+            tasks
+        circuit: the same from a circuit.json, or a published one, e.g. ioi_gpt2_small
         n: questions to answer per task or function
-        rank: questions to rank the heads on per task or function
+        rank: questions to rank the heads on per task or function; with --heads they are set aside,
+            so that the same questions are answered as with a ranking
         draws: random sets of heads per k, none of them top heads; 0 for none
         seed: seed of the questions and the random heads
         split: test, train (what the embedded models were trained on) or all

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from mechheads.errors import MechheadsError, unknown
+from mechheads.errors import MechheadsError, shown, unknown
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1  # seeds are multiplied, and torch takes 64 bits
@@ -19,12 +19,14 @@ def read_value(value: Any, kind: Any, name: str) -> Any:
     """
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise unknown(f"value for {name}:", str(value), get_args(kind))
+            raise unknown(f"value for {name}:", str(value)[:60], get_args(kind))
         return value
     kinds = get_args(kind) or (kind,)
     if type(None) in kinds and (value is None or value == "None"):
         return None
     wanted = next(k for k in kinds if k is not type(None))
+    if get_origin(wanted) is Literal:
+        return read_value(value, wanted, name)
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     try:
         if wanted is bool:
@@ -34,10 +36,10 @@ def read_value(value: Any, kind: Any, name: str) -> Any:
         if wanted is str and isinstance(value, list | tuple):
             return ",".join(map(str, value))
         found = wanted(value)
-    except (ValueError, KeyError, TypeError):
-        raise MechheadsError(f"{name} takes {words[wanted]}, got {value!r}.") from None
+    except (ValueError, KeyError, TypeError, OverflowError):
+        raise MechheadsError(f"{name} takes {words[wanted]}, got {shown(value)}.") from None
     if isinstance(found, int) and abs(found) > LARGEST:
-        raise MechheadsError(f"{name} takes a whole number up to {LARGEST:,}, got {value}.")
+        raise MechheadsError(f"{name} takes a whole number up to {LARGEST:,}, got {shown(value)}.")
     return found
 
 
@@ -47,6 +49,25 @@ def read_list(text: str, kind: Any, name: str) -> list[Any]:
     if not values:
         raise MechheadsError(f"{name} takes a list such as a,b; got nothing.")
     return values
+
+
+def check_least(flag: str, value: int | float | None, least: int) -> None:
+    """Raise an error if the value of a flag is below the least one it takes; None is fine."""
+    if value is not None and not value >= least:
+        raise MechheadsError(f"{flag} takes {least} or more, got {value}.")
+
+
+def check_alone(
+    flag: str, why: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> None:
+    """Raise an error if a setting that `flag` excludes is not at its default."""
+    for name, default in defaults.items():
+        if settings[name] != default:
+            usual = f" ({flag_of(name)} {default} is the default)" if default else ""
+            raise MechheadsError(
+                f"{flag} and {flag_of(name)} cannot be combined: {why}. Leave out one of "
+                f"them{usual}."
+            )
 
 
 def read_path(text: str | Path, name: str) -> Path:
@@ -61,6 +82,14 @@ def read_path(text: str | Path, name: str) -> Path:
             raise ValueError("it is too long")
     except (ValueError, RuntimeError) as error:
         raise MechheadsError(f"{name} {shown!r} is not a usable path ({error}).") from None
+    return path
+
+
+def read_input(text: str | Path, name: str) -> Path:
+    """The path of a file to read; an error if it is a folder, or a device or pipe without end."""
+    path = read_path(text, name)
+    if path.exists() and not path.is_file():
+        raise MechheadsError(f"{path} is not a regular file, so it cannot be read as {name}.")
     return path
 
 

@@ -8,7 +8,7 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
-from mechheads.errors import MechheadsError
+from mechheads.errors import MechheadsError, MechheadsWarning
 
 OURS = ("tasks", "circuits")
 HOME = Path(__file__).resolve().parents[1]
@@ -19,7 +19,7 @@ def warn_if_hidden() -> None:
     for name in OURS:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file and not _is_ours(file):
-            warnings.warn(_message(name, file), stacklevel=3)
+            warnings.warn(_message(name, file), MechheadsWarning, stacklevel=3)
 
 
 def check_not_hidden() -> None:
@@ -31,6 +31,22 @@ def check_not_hidden() -> None:
             continue
         if spec is not None and spec.origin and not _is_ours(spec.origin):
             raise MechheadsError(_message(name, spec.origin))
+
+
+def leave_working_directory() -> None:
+    """Do not import an unrelated tasks.py or circuits.py from the working directory.
+
+    `python -m` puts it first on the search path, and so does Ray in its workers. Remove it unless
+    it holds our packages.
+    """
+    try:
+        here = Path.cwd().resolve()
+    except FileNotFoundError:
+        raise MechheadsError(
+            "the working directory no longer exists. Change to one that does."
+        ) from None
+    if here != HOME:
+        sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != here]
 
 
 def _is_ours(file: str) -> bool:

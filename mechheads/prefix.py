@@ -24,6 +24,7 @@ def prefix(
     max_tokens: int | None = None,
     arm_c: float = ARM_C,
     arm_percentile: float = ARM_PERCENTILE,
+    arm_pmin: float | None = None,
     out: str = "runs",
     loading: ModelOptions = ModelOptions(),
     budget: int | None = None,
@@ -55,6 +56,8 @@ def prefix(
         max_tokens: longest answer in tokens; default: 8, or 256 for a file of questions
         arm_c: how close to zero an activation must be for arm to move it
         arm_percentile: percentile of the activations up to which arm moves positive ones
+        arm_pmin: smallest share of the activations that arm moves; default: the authors' 0.2 for
+            Llama models, and 0.02 for all others
         out: parent folder of the run folders
         loading: how the models are loaded
         budget: tokens per pass, which bounds memory; default: chosen for the device

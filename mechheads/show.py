@@ -7,11 +7,12 @@ from mechheads.models.options import ModelOptions
 
 def show(
     *,
-    task: str = "ioi",
+    task: str | None = None,
     model: str = "mini",
     n: int = 5,
     seed: int = 0,
     split: str = "test",
+    skip_misaligned: bool = False,
     metric: str | None = None,
     test: int | None = None,
     loading: ModelOptions = ModelOptions(),
@@ -23,12 +24,17 @@ def show(
 
     Args:
         task: a built-in task (below), a .jsonl file with clean, corrupt, answer and wrong, or all
-            (a table of all built-in tasks, without prompts)
-        model: mini, mini-sparse, smollm2, a model directory, a .gguf file or a hub id
+            (a table of all built-in tasks, without prompts); if none is given, ioi, or for a model
+            like known/induction the task of its name
+        model: mini, mini-sparse, smollm2, known/induction (or another model with known heads), a
+            model directory, a .gguf file or a hub id
         n: number of prompts to print
         seed: seed of the prompts
         split: test, train (what the embedded models were trained on) or all
-        metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1; default: the task's
+        skip_misaligned: leave out prompts of a task file that cannot be used with the model's
+            tokenizer, e.g. because clean and corrupt differ in length
+        metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1 or kl; default: the
+            task's own
         test: prompts to evaluate the model on; default: 64, or all lines of a task file. With
             --task all, tasks that have fewer use all they have
         loading: how the models are loaded

@@ -24,8 +24,8 @@ def sweep(
 ) -> Finished:
     """Run every combination of tasks, models, methods and seeds, and write one overview.
 
-    Run it again to resume where it stopped: finished cells are skipped unless a task file or a
-    model's files have changed, and failed cells are retried. A failed cell does not stop the
+    Run it again to resume where it stopped: finished cells are skipped unless a file that they read
+    (a task's, a model's) has changed, and failed cells are retried. A failed cell does not stop the
     others, but the exit code is then 2. Other flags go to the commands that have them (--n 16,
     --signed), and to their tasks and methods (--shots 2, --steps 5). The path of the overview is
     printed last.

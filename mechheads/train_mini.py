@@ -17,6 +17,7 @@ def train_mini(
     workers: int = 2,
     stop_after: int | None = None,
     quiet: bool = False,
+    json: bool = False,
 ) -> Finished:
     """Train the embedded model from scratch on the training split of the eleven tasks.
 
@@ -34,6 +35,7 @@ def train_mini(
         workers: processes that split the rows of each step, one CPU core each
         stop_after: stop at this step, to resume later
         quiet: show no progress bar
+        json: print one JSON object (headline, warnings, folder) instead of text
     """
     return run_training(locals())
 

@@ -28,7 +28,8 @@ def verify(
     Args:
         folder: the folder of a run, or of a finished sweep
         tolerance: the largest difference that counts as close, relative to a column's largest value
-        allow_files: use the task files, model directories and run folders that the folder names
+        allow_files: use the files (tasks, circuits, effects), model directories and run folders
+            that the folder names
         allow_hub: use the hub models that the folder names
         comet_command: the comet-score program, for runs that were scored by COMET
         device: the device to rerun on, for runs that were not on the CPU

@@ -12,9 +12,20 @@
 A .jsonl file with the same four fields works wherever a task's name does.
 """
 
-from mechheads.prompts import Task
+from mechheads.prompts import Pair, Prompts, Span, Task, words_as_tokens
 
-from .files import from_records
-from .registry import TASKS, make
+from .files import from_records, from_tokens
+from .registry import TASKS, make, register
 
-__all__ = ["TASKS", "Task", "from_records", "make"]
+__all__ = [
+    "TASKS",
+    "Pair",
+    "Prompts",
+    "Span",
+    "Task",
+    "from_records",
+    "from_tokens",
+    "make",
+    "register",
+    "words_as_tokens",
+]

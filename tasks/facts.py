@@ -106,6 +106,36 @@ PLACES = {
     "a coin": "bank",
 }
 
+# Options of common_sense that would also be right, or that one could argue for.
+ALSO_RIGHT = {
+    "a color": "orange peach cherry lemon gold silver copper lead wine".split(),
+    "a tool": "plane iron".split(),
+    "tell the time": ["phone"],
+    "take a picture": ["phone"],
+    "light a room": ["phone"],
+    "find your way": ["phone", "key"],
+    "eat soup": ["cup", "pan"],
+    "cook an egg": ["spoon"],
+    "a cow": ["zoo"],
+    "a doctor": ["school", "court", "camp"],
+    "a teacher": ["library", "museum", "camp", "church"],
+    "a lion": ["desert", "forest"],
+    "a whale": ["museum", "zoo"],
+    "a plane": ["sky", "museum"],
+    "a train": ["museum"],
+    "a painting": "school court bedroom theater church library bank hospital".split(),
+    "a movie": ["museum", "library"],
+    "a pillow": ["camp", "hospital"],
+    "a stove": ["camp", "bakery"],
+    "a tent": ["desert", "forest"],
+    "a camel": ["zoo", "farm"],
+    "a deer": ["zoo", "farm"],
+    "a novel": ["bedroom", "school", "museum"],
+    "a loaf": ["kitchen"],
+    "a priest": ["hospital", "school"],
+    "a coin": ["museum"],
+}
+
 CAPITALS = {
     "France": "Paris",
     "Germany": "Berlin",

@@ -5,6 +5,8 @@
 The corrupted prompt starts in the year 1701, so that (nearly) every end year is right. If the
 tokenizer does not split a year into its century and two digits (" 1732" -> " 17" + "32", or digit
 by digit), the prompt ends with "to the year" and the answers are the whole years of the century.
+
+Spans, as the paper names them: NOUN (war), XX1 and YY (17 and 32), XX2 (17 at the end, if there).
 """
 
 import random
@@ -12,11 +14,11 @@ from collections.abc import Callable
 from typing import Literal
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Maker, Pair
+from mechheads.prompts import Lexicon, Maker, Pair, fill
 
 from .words import EVENTS
 
-TEMPLATE = "The {event} lasted from the year {year} to the year"
+TEMPLATE = "The {NOUN} lasted from the year {XX1}{YY} to the year"
 
 
 def years_that_split(lexicon: Lexicon, century: int) -> list[str]:
@@ -60,13 +62,16 @@ def maker(lexicon: Lexicon, *, corruption: Literal["01"] = "01") -> Maker:
         century = rng.choice(sorted(centuries))
         year, event = rng.choice(centuries[century]), rng.choice(events)
         ends = [f"{y:02}" if splitting else f" {century}{y:02}" for y in range(100)]
-        stem = f" {century}" if splitting else ""
+        template = TEMPLATE + (" {XX2}" if splitting else "")
+        values = {"NOUN": event, "XX1": century, "YY": year, "XX2": century}
+        text, spans = fill(template, values)
         return Pair(
-            clean=TEMPLATE.format(event=event, year=f"{century}{year}") + stem,
-            corrupt=TEMPLATE.format(event=event, year=f"{century}{corruption}") + stem,
+            clean=text,
+            corrupt=template.format(**values | {"YY": corruption}),
             answers=tuple(ends[int(year) + 1 :]),
             wrong=tuple(ends[: int(year) + 1]),
             group=f"{century}{year}",
+            spans=spans,
         )
 
     return make

@@ -7,7 +7,7 @@ The literature names this task without defining it. Ours has lead-in sentences, 
 introduces both names, filler sentences, some of which name other people (distractors), and the
 giving sentence. Fillers are added until the prompt has `length` tokens (without a BOS token;
 occasionally off by one or two). Only names change in the corrupted prompt, as in `ioi`: abc, s2 or
-flip.
+flip. The spans are those of `ioi`: IO, S1, S1+1, S2.
 """
 
 import random
@@ -15,7 +15,7 @@ import random
 from mechheads.errors import MechheadsError
 from mechheads.prompts import Lexicon, Maker, Pair
 
-from .ioi import Corruption, cast, known_names
+from .ioi import Corruption, cast, known_names, tell
 from .words import OBJECTS, PLACES
 
 INTRODUCTIONS = (
@@ -136,13 +136,15 @@ def maker(
         lead_in = fillers[: len(fillers) // 4]
         middle = [*fillers[len(fillers) // 4 :], *asides]
         rng.shuffle(middle)
-        text = " ".join([*lead_in, introduction, *middle, giving])
+        template = " ".join([*lead_in, introduction, *middle, giving])
+        text, spans = tell(template, clean, setting, receiver)
         return Pair(
-            clean=text.format(**clean, **setting),
-            corrupt=text.format(**corrupt, **setting),
+            clean=text,
+            corrupt=template.format(**corrupt, **setting),
             answers=(f" {receiver}",),
             wrong=(f" {giver}",),
             group=" and ".join(sorted([receiver, giver])),
+            spans=spans,
         )
 
     return make

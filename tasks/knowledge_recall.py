@@ -4,13 +4,13 @@ Question: What is the capital of France?
 Answer:                             -> " Paris"; corrupted, with "Italy": " Rome", wrong here
 
 The corrupted prompt asks the same about a different subject. A group is a subject in one wording,
-so a held-out question asks for a known fact in a wording never seen with it.
+so a held-out question asks for a known fact in a wording never seen with it. Spans: SUBJECT.
 """
 
 import random
 from typing import Literal
 
-from mechheads.prompts import Lexicon, Maker
+from mechheads.prompts import Lexicon, Maker, fill
 
 from .facts import RELATIONS
 from .question_answer import Item, question_maker
@@ -28,7 +28,11 @@ def maker(lexicon: Lexicon, *, relation: Relation = "all", shots: int = 1) -> Ma
         facts, wordings = RELATIONS[rng.choices(drawn, weights)[0]]
         wording = rng.choice(wordings)
         one, two = rng.sample(sorted(facts), 2)
-        clean, corrupt = (Item(wording.format(s), facts[s], f"{s}: {wording}") for s in (one, two))
-        return clean, corrupt
+
+        def item(subject: str) -> Item:
+            text, spans = fill(wording, {"": subject}, {"": "SUBJECT"})
+            return Item(text, facts[subject], f"{subject}: {wording}", spans=spans)
+
+        return item(one), item(two)
 
     return question_maker(lexicon, "", items, shots)

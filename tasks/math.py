@@ -5,16 +5,17 @@
 Addition, subtraction (never below zero) and multiplication of whole numbers in a range. The
 corrupted prompt changes the second operand, the first, or both, to numbers with as many tokens, and
 its answer has as many tokens as the right one. `shots` solved questions come first, the same in
-both prompts.
+both prompts. Spans, of the last question: OP1 (12), OPERATOR (+), OP2 (7).
 """
 
 import operator
 import random
-from typing import Literal
+from typing import Any, Literal
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.prompts import Lexicon, Maker, Pair
+from mechheads.prompts import Lexicon, Maker, Pair, fill
 
+QUESTION = "{OP1} {OPERATOR} {OP2} ="
 OPERATIONS = {
     "add": ("+", operator.add),
     "subtract": ("-", operator.sub),
@@ -48,12 +49,19 @@ def maker(
         name, a, b = rng.choice(chosen), rng.choice(numbers), rng.choice(numbers)
         return (name, max(a, b), min(a, b)) if name == "subtract" else (name, a, b)
 
-    def solve(name: str, a: int, b: int) -> tuple[str, int]:
+    def solve(name: str, a: int, b: int) -> tuple[dict[str, Any], int]:
         sign, compute = OPERATIONS[name]
-        return f"{a} {sign} {b} =", compute(a, b)
+        return {"OP1": a, "OPERATOR": sign, "OP2": b}, compute(a, b)
+
+    def example(rng: random.Random, told: set[int]) -> tuple[dict[str, Any], int]:
+        """A solved sum with another result, so that it tells no answer."""
+        for _ in range(1000):
+            solved = solve(*question(rng))
+            if solved[1] not in told:
+                return solved
+        raise MechheadsError("math finds no solved example with another result. Raise --high.")
 
     def make(rng: random.Random) -> Pair:
-        solved = [solve(*question(rng)) for _ in range(shots)]
         for _ in range(1000):
             name, a, b = question(rng)
             alike = {x: [y for y in numbers if y != x and size[y] == size[x]] for x in (a, b)}
@@ -61,7 +69,7 @@ def maker(
                 continue
             other_a = rng.choice(alike[a]) if corruption in ("first", "both") else a
             other_b = rng.choice(alike[b]) if corruption in ("second", "both") else b
-            (text, answer), (other, wrong) = solve(name, a, b), solve(name, other_a, other_b)
+            (asked, answer), (other, wrong) = solve(name, a, b), solve(name, other_a, other_b)
             # Answers of different lengths could be distinguished by length alone.
             sizes = {len(lexicon.split(f" {x}")) for x in (answer, wrong)}
             if answer != wrong and len(sizes) == 1 and (name != "subtract" or wrong >= 0):
@@ -70,14 +78,18 @@ def maker(
             raise MechheadsError(
                 f"math finds no operand from {low} to {high} for a corruption. Raise --high."
             )
-        before = "".join(f"Calculate: {q} {r}\n" for q, r in solved) + "Calculate: "
+        solved = [example(rng, {answer, wrong}) for _ in range(shots)]
+        shown = [f"Calculate: {QUESTION.format(**q)} {r}\n" for q, r in solved]
+        before = "".join(shown) + "Calculate: "
+        text, spans = fill(QUESTION, asked)
         return Pair(
             clean=before + text,
-            corrupt=before + other,
+            corrupt=before + QUESTION.format(**other),
             answers=(f" {answer}",),
             wrong=(f" {wrong}",),
             # a + b and b + a are one group: knowing one is knowing the other.
             group=f"{name} {max(a, b)} {min(a, b)}",
+            spans=tuple(span.moved(len(before)) for span in spans),
         )
 
     return make

@@ -5,18 +5,20 @@ Answer:                             -> " 8"; corrupted, with 4 instead of 3: " 9
 
 Addition, subtraction and multiplication. The corrupted prompt has a different second number. A
 group is the operation with its two numbers, as in the task `math`; for a product, which can only be
-memorised, it includes the things that are counted.
+memorised, it includes the things that are counted. Spans: OP1 and OP2 (the numbers), THINGS (what
+is counted, both times).
 """
 
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Maker
+from mechheads.prompts import Lexicon, Maker, fill
 
 from .facts import COUNTED
 from .question_answer import Item, question_maker
 from .words import NAMES
 
+MARKED = {"a": "OP1", "b": "OP2", "things": "THINGS"}
 ADDITION = (
     "{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?",
     "There are {a} {things} on the table. {name} adds {b} more. How many {things} are there now?",
@@ -57,7 +59,8 @@ def maker(lexicon: Lexicon, *, high: int = 20, factor: int = 9, shots: int = 1) 
             group = f"{('add', 'subtract', 'multiply')[kind]} {max(a, b)} {min(a, b)}"
             if kind == 2:
                 group += f" {words['things']}"
-            return Item(template.format(a=a, b=b, **words), str(result), group)
+            question, spans = fill(template, {"a": a, "b": b, **words}, MARKED)
+            return Item(question, str(result), group, spans=spans)
 
         return item(seconds[0]), item(seconds[1])
 

@@ -1,28 +1,41 @@
 """The question-and-answer layout that the question tasks share.
 
 An instruction line, solved examples, and the question to answer. The clean and corrupted prompts
-differ only in the last question.
+differ only in the last question, which alone has spans.
 """
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Maker, Pair, held_out
+from mechheads.prompts import Lexicon, Maker, Pair, Span, held_out
 
 
 @dataclass(frozen=True)
 class Item:
     """A question, its answer (without a leading space), and what it is about.
 
-    The stem starts the answer's sentence: "Anna is in the", where the answer is "bank".
+    The stem starts the answer's sentence: "Anna is in the", where the answer is "bank". `spans` are
+    those of the question. `telling` are words that would tell the answer if a solved example had
+    them: the answer itself, unless all questions have the same few answers.
     """
 
     question: str
     answer: str
     group: str
     stem: str = ""
+    spans: tuple[Span, ...] = ()
+    telling: tuple[str, ...] | None = None
+
+    def told_by(self, example: "Item") -> bool:
+        """Whether a solved example is this question, or tells its answer."""
+        telling = (self.answer,) if self.telling is None else self.telling
+        shown = f"{example.question} {example.stem} {example.answer}"
+        words = "|".join(map(re.escape, telling))
+        found = words and re.search(rf"\b({words})(?!\w)", shown, re.IGNORECASE)
+        return example.question == self.question or bool(found)
 
     @property
     def begin(self) -> str:
@@ -46,7 +59,8 @@ def question_maker(
 ) -> Maker:
     """Pairs from `items`, which returns a question and its corrupted twin; their answers differ.
 
-    Twins with different numbers of tokens are redrawn. Examples never come from the test split, so
+    Twins with different numbers of tokens are redrawn. An example is neither of the two questions,
+    tells neither answer, and never comes from the test split, so
     that no training prompt contains a solved held-out question. If answers can only be memorised,
     every question is needed in training: then a group is a question after its example.
     """
@@ -69,10 +83,11 @@ def question_maker(
         "vocabulary."
     )
 
-    def example(rng: random.Random, asked: Item) -> Item:
+    def example(rng: random.Random, asked: tuple[Item, Item]) -> Item:
         for _ in range(1000):
             item, _ = items(rng)
-            if (memorised or not held_out(item.group)) and item.question != asked.question:
+            told = any(one.told_by(item) for one in asked)
+            if (memorised or not held_out(item.group)) and not told:
                 return item
         raise nothing
 
@@ -83,14 +98,17 @@ def question_maker(
                 break
         else:
             raise nothing
-        examples = [example(rng, clean) for _ in range(shots)]
+        examples = [example(rng, (clean, corrupt)) for _ in range(shots)]
+        text = ask(instruction, examples, clean)
+        begin = len(text) - len(f"{clean.question}\n{clean.begin}")
         return Pair(
-            clean=ask(instruction, examples, clean),
+            clean=text,
             corrupt=ask(instruction, examples, corrupt),
             answers=(f" {clean.answer}",),
             wrong=(f" {corrupt.answer}",),
             group=" after ".join([clean.group, *(e.group for e in examples if memorised)]),
             subject=clean.group,
+            spans=tuple(span.moved(begin) for span in clean.spans),
         )
 
     return make

@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mechheads.errors import MechheadsError
-from mechheads.options import read_path
+from mechheads.errors import MechheadsError, shown
+from mechheads.options import read_input
 from mechheads.prompts import Question, Questions
 
+from .files import CHOICES, checked_text
 from .registry import TASKS, is_file, make
 
+SKILL = "cognitive_skill"
+LARGEST = 1e300  # of a number; infinity and NaN are none
 EXAMPLE = '{"question": "...", "answer": "..."}'
 
 
@@ -53,7 +56,7 @@ def make_questions(
 
 def from_file(path: str | Path) -> list[Question]:
     """The questions of a JSONL file or of CogQA's JSON; errors name the line or item."""
-    path = read_path(path, "the question file")
+    path = read_input(path, "the question file")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -78,7 +81,7 @@ def from_file(path: str | Path) -> list[Question]:
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise MechheadsError(f"{where} is not JSON ({error}). Write it as {EXAMPLE}.") from None
 
 
@@ -86,20 +89,29 @@ def _question(record: Any, where: str, name: str) -> Question:
     if not isinstance(record, Mapping):
         raise MechheadsError(f"{where} is not an object. Write it as {EXAMPLE}.")
     # MATH-500 and similar sets call questions problems.
-    asked, answer = record.get("question", record.get("problem")), record.get("answer")
-    answers = [answer] if isinstance(answer, str | int | float) else answer
-    if not isinstance(asked, str) or not asked.strip():
-        raise MechheadsError(f"{where} has no question. Write it as {EXAMPLE}.")
-    if not isinstance(answers, list) or not answers or not all(str(a).strip() for a in answers):
-        raise MechheadsError(f"{where} has no answer. Write it as {EXAMPLE}.")
-    context = record.get("context") or ""
+    asked = _text(record.get("question", record.get("problem")), "question", where)
+    answer = record.get("answer")
+    answers = answer if isinstance(answer, list) else [answer]
+    said = tuple(_text(a, "answer", where).strip() for a in answers)
+    if not asked.strip() or not said or not all(said):
+        what = "answer" if asked.strip() else "question"
+        raise MechheadsError(f"{where} has no {what}. Write it as {EXAMPLE}.")
+    if len(said) > CHOICES:
+        raise MechheadsError(f"{where} has {len(said):,} answers; at most {CHOICES} are possible.")
+    context = _text(record.get("context") or "", "context", where)
     before = f"{context}\n\n" if context else ""
-    return Question(
-        f"{before}Question: {asked}\nAnswer:",
-        tuple(str(a).strip() for a in answers),
-        str(record.get("function") or name),
-        asked,
-    )
+    function = _text(record.get("function") or name, "function", where)
+    return Question(f"{before}Question: {asked}\nAnswer:", said, function, asked)
+
+
+def _text(value: Any, what: str, where: str) -> str:
+    """A text or a number as text; empty if there is none."""
+    if value is None:
+        return ""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (isinstance(value, str) or (number and abs(value) <= LARGEST)):
+        raise MechheadsError(f"{where}: the {what} is {shown(value)}, expected text or a number.")
+    return checked_text(str(value), what, where)
 
 
 def _cogqa(items: Any, path: Path) -> list[Question]:
@@ -109,9 +121,10 @@ def _cogqa(items: Any, path: Path) -> list[Question]:
         try:
             parts: Sequence[Any] = item["generated"]
             steps = [
-                (str(p["subquestion"]), str(p["answer"]), str(p["cognitive_skill"])) for p in parts
+                tuple(_text(p[key], key, where) for key in ("subquestion", "answer", SKILL))
+                for p in parts
             ]
-            main = str(item["question"])
+            main = _text(item["question"], "question", where)
         except (KeyError, TypeError) as error:
             raise MechheadsError(
                 f"{where} is not in CogQA's format ({error!r} is missing). Give a JSONL file, one "

@@ -6,12 +6,15 @@ Answer: Anna            -> " Hill"; the corrupted prompt has Anna Stone and Max 
 Also the name after a title, and the thing of a color. A fact is two adjacent words: with words that
 all facts share between the two, small models take the last fact, whatever is asked. Two facts swap
 their values in the corrupted prompt. A group is what is asked about together with the answer.
+
+Spans: KEY and ANSWER (Anna and Hill in the context), OTHER_KEY and OTHER (Max and Stone, the fact
+that swaps its value), ASKED (Anna in the question).
 """
 
 import random
 
 from mechheads.errors import MechheadsError
-from mechheads.prompts import Lexicon, Maker
+from mechheads.prompts import Lexicon, Maker, fill
 
 from .facts import COLORS, SURNAMES, THINGS, TITLES
 from .question_answer import Item, question_maker
@@ -36,10 +39,15 @@ def maker(lexicon: Lexicon, *, facts: int = 3, shots: int = 1) -> Maker:
         one, two = rng.sample(sorted(known), 2)
 
         def item(known: dict[str, str]) -> Item:
-            *others, last = (form.format(key, value) for key, value in known.items())
+            *others, last = (form.format(f"{{{key}}}", f"{{{key}_value}}") for key in known)
             context = frame.format(f"{', '.join(others)} and {last}")
-            asked = f"{context} {wording.format(one.lower() if one in TITLES else one)}"
-            return Item(asked, known[one], f"{one} {known[one]}", stem.format(one))
+            template = f"{context} {wording.format('{asked}')}"
+            values = {key: key for key in known} | {f"{key}_value": known[key] for key in known}
+            values["asked"] = one.lower() if one in TITLES else one
+            marked = {one: "KEY", f"{one}_value": "ANSWER", two: "OTHER_KEY"}
+            marked |= {f"{two}_value": "OTHER", "asked": "ASKED"}
+            text, spans = fill(template, values, marked)
+            return Item(text, known[one], f"{one} {known[one]}", stem.format(one), spans)
 
         return item(known), item(known | {one: known[two], two: known[one]})
 

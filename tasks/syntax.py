@@ -12,13 +12,16 @@ The other kinds: "cat" -> " cats"; "The dog will swim." -> " Will the dog swim?"
 not swim."; "The key near the cabinets" -> " is". The corrupted prompt has a different verb or noun
 of the same kind, or, for agreement, the other number of the subject. A group is a word after the
 example's word for the first two kinds, whose forms must be memorised, else a combination.
+
+Spans: WORD for the first two kinds; SUBJECT, MODAL and VERB for sentences; SUBJECT, LINK and
+DISTRACTOR (key, near the, cabinets) for agreement.
 """
 
 import random
 from collections.abc import Callable
 from typing import Literal
 
-from mechheads.prompts import Lexicon, Maker, Pair
+from mechheads.prompts import Lexicon, Maker, Pair, fill
 
 from .facts import ACTORS, DEEDS, LINKS, MODALS, PAST, PLURAL
 from .question_answer import Item, question_maker
@@ -29,8 +32,12 @@ Twins = tuple[Item, Item]
 def forms(kind: str, table: dict[str, str]) -> Callable[[random.Random], Twins]:
     """A word and its form; the twin is a different word."""
 
+    def item(word: str) -> Item:
+        text, spans = fill("{WORD}", {"WORD": word})
+        return Item(text, table[word], f"{kind} {word}", spans=spans)
+
     def items(rng: random.Random) -> Twins:
-        one, two = (Item(w, table[w], f"{kind} {w}") for w in rng.sample(sorted(table), 2))
+        one, two = (item(word) for word in rng.sample(sorted(table), 2))
         return one, two
 
     return items
@@ -42,7 +49,9 @@ def sentences(kind: str) -> Callable[[random.Random], Twins]:
     def item(subject: str, modal: str, deed: str) -> Item:
         asked = f"{modal.capitalize()} the {subject} {deed}?"
         answer = asked if kind == "question" else f"The {subject} {modal} not {deed}."
-        return Item(f"The {subject} {modal} {deed}.", answer, f"{kind} {subject} {modal} {deed}")
+        values = {"SUBJECT": subject, "MODAL": modal, "VERB": deed}
+        text, spans = fill("The {SUBJECT} {MODAL} {VERB}.", values)
+        return Item(text, answer, f"{kind} {subject} {modal} {deed}", spans=spans)
 
     def items(rng: random.Random) -> Twins:
         one, two = rng.sample(ACTORS, 2)
@@ -58,7 +67,9 @@ def agreement(rng: random.Random) -> Twins:
     link, distractor = rng.choice(LINKS), rng.choice([other, PLURAL[other]])
 
     def item(noun: str, verb: str) -> Item:
-        return Item(f"The {noun} {link} {distractor}", verb, f"agreement {noun} {distractor}")
+        values = {"SUBJECT": noun, "LINK": link, "DISTRACTOR": distractor}
+        text, spans = fill("The {SUBJECT} {LINK} {DISTRACTOR}", values)
+        return Item(text, verb, f"agreement {noun} {distractor}", spans=spans, telling=())
 
     twins = [item(subject, "is"), item(PLURAL[subject], "are")]
     rng.shuffle(twins)

@@ -1,3 +1,4 @@
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,11 @@ SHARED = Path(__file__).parents[2] / "shared"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     no_shared = pytest.mark.skip(reason="there is no ../shared folder here")
     no_smollm2 = pytest.mark.skip(reason="run python -m mechheads.fetch smollm2 first")
+    no_hooked = pytest.mark.skip(reason="its oracle is HookedTransformer, of TransformerLens 3")
+    lens4 = importlib.util.find_spec("transformer_lens.HookedTransformer") is None
     for item in items:
+        if lens4 and item.get_closest_marker("hooked"):
+            item.add_marker(no_hooked)
         if item.get_closest_marker("shared") and not SHARED.is_dir():
             item.add_marker(no_shared)
         if item.get_closest_marker("smollm2") and not download.is_complete("smollm2"):

@@ -12,10 +12,13 @@ import tasks
 
 DOORS = {
     mechheads: "load evaluate score_heads patch_positions path_patch edge_attribution head_types "
-    "attend generate measure_subsets fit_gates METHODS METRICS __version__ MechheadsError",
+    "head_activity "
+    "ablate attend generate measure_subsets fit_gates METHODS METRICS __version__ MechheadsError "
+    "register_method register_metric wrap",
     circuits: "discover compare explained_effect_curve faithfulness Circuit Curve Discovery "
-    "Comparison Faithfulness published",
-    tasks: "make from_records TASKS Task",
+    "Comparison Faithfulness published discover_edges compare_edges edge_curve EdgeCurve "
+    "EdgeDiscovery EdgeComparison",
+    tasks: "make from_records from_tokens register TASKS Task Pair Prompts Span words_as_tokens",
 }
 FUNCTIONS = [
     (door, name)

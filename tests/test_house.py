@@ -14,8 +14,9 @@ FILES = sorted(p for room in ROOMS for p in (ROOT / room).glob("**/*.py"))
 IDS = [str(f.relative_to(ROOT)) for f in FILES]
 # Where something may be printed.
 PRINTING = ("mechheads/cli/", "mechheads/jobs/", "mechheads/progress.py", "mechheads/fetch.py")
-PRINTING += ("mechheads/benchmarks/bench.py", "mechheads/sweeping/sweep.py")
-PRINTING += ("mechheads/verifying/verify.py",)
+PRINTING += ("mechheads/benchmarks/bench.py", "mechheads/benchmarks/coverage.py")
+PRINTING += ("mechheads/sweeping/sweep.py",)
+PRINTING += ("mechheads/verifying/verify.py", "mechheads/plugins.py")
 
 
 def calls(file: Path) -> set[str]:
@@ -76,6 +77,7 @@ def test_top_level_holds_what_it_should():
         ".ci", ".git", ".gitignore", ".venv", ".pytest_cache", ".ruff_cache", "CONTRIBUTING.md",
         "SECURITY.md", ".hypothesis",
         ".import_linter_cache", "LICENSE", "Makefile", "README.md", "circuits", "constraints.txt",
+        "constraints-lens4.txt", ".venv-lens4",
         "mechheads", "notebooks", "pyproject.toml", "runs", "tasks", "tests", "mechheads.egg-info",
         "build", "dist",
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Every notebook runs with few prompts, uses public names, and its stored outputs are small."""
 
 import ast
+import re
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,11 +18,13 @@ FEW = {
     "04_masking": 'TASKS = ("retrieval", "inference")\nN, DRAWS = 4, 2',
     "05_filler_tokens": "N, LENGTH = 16, 12",
     "06_your_own_model_and_task": "",
+    "07_an_hour_with_one_head": "N = 8",
 }
 
 
 OURS = ("mechheads", "tasks", "circuits")
 LONGEST = 180  # seconds of a full-size run
+AN_HOUR = 60  # of notebook 07, which is to be read while it runs
 
 
 def code_of(name: str) -> ast.Module:
@@ -69,11 +72,16 @@ def test_what_is_not_listed_or_has_an_underscore_is_not_public():
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_a_full_size_run_took_less_than_three_minutes(name):
+def test_a_full_size_run_was_short(name):
+    """In seconds of a processor: what else the machine was doing does not count."""
     stored = nbformat.read(FOLDER / f"{name}.ipynb", 4).metadata.get("mechheads", {})
-    if "seconds" not in stored:
-        pytest.skip("its full-size run was not timed")
-    assert stored["seconds"] < LONGEST
+    assert stored["seconds"] < (AN_HOUR if name.startswith("07") else LONGEST)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_no_path_of_a_machine_is_stored(name):
+    text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+    assert re.findall(r"/(?:home|root|tmp|Users|work|mnt)/[^\s\"]*", text) == []
 
 
 def test_every_notebook_is_here():

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 from mechheads.errors import MechheadsError, unknown
 from mechheads.jobs.run import Finished, print_json
 from mechheads.models.untrained import SHAPES
-from mechheads.options import read_list
+from mechheads.options import check_least, read_list
 
 if TYPE_CHECKING:
     from .timings import Timing
 
+THREADS = 1024  # more would only wait for each other
 TITLES = ("threads", "theirs, s", "ours, s", "ratio", "floor, s", "ours / floor", "difference")
 
 
 def run_bench(given: Mapping[str, Any]) -> Finished:
-    """Time every shape with every number of threads, or a sweep."""
+    """Time every shape with every number of threads, or a sweep; or judge the methods."""
     rows, length, loops, sweep = (given[name] for name in ("rows", "length", "loops", "sweep"))
     names = read_list(given["shape"], str, "--shape")
     threads = read_list(given["threads"], int, "--threads")
@@ -25,11 +26,12 @@ def run_bench(given: Mapping[str, Any]) -> Finished:
     for name in names:
         if name not in SHAPES:
             raise unknown("shape", name, SHAPES)
+    if max(threads) > THREADS:
+        raise MechheadsError(f"--threads takes up to {THREADS}, got {max(threads)}.")
     sizes = {"--threads": (min(threads), 1), "--rows": (rows, 1)}
     sizes |= {"--loops": (loops, 0), "--sweep": (sweep, 0)}
     for flag, (size, least) in sizes.items():
-        if size < least:
-            raise MechheadsError(f"{flag} takes {least} or more, got {size}.")
+        check_least(flag, size, least)
     if not 2 <= length <= 64:
         raise MechheadsError(f"--length takes 2 to 64 tokens, got {length}.")
     for position in positions:
@@ -37,6 +39,8 @@ def run_bench(given: Mapping[str, Any]) -> Finished:
             raise MechheadsError(
                 f"--first takes 1 to {length - 1} with prompts of {length} tokens, got {position}."
             )
+    if given["known"]:
+        return _known(given)
     if sweep:
         return _scaling(sweep, given)
     from mechheads.models.devices import keep_freed_memory
@@ -48,22 +52,49 @@ def run_bench(given: Mapping[str, Any]) -> Finished:
     for name in names:
         for count in threads:
             some = {"rows": rows, "length": length, "loops": loops, "quiet": given["quiet"]}
+            some["backend"] = given["backend"]
             timings = list(compare(name, count, positions, **some))
             found += timings
             if not given["json"]:
                 print_timings(timings)
                 print(flush=True)
     if given["json"]:
-        print_json("bench", {"timings": [asdict(t) | {"ratio": t.ratio} for t in found]}, [], None)
+        headline = {"timings": [asdict(t) | {"ratio": t.ratio} for t in found]}
+        print_json("bench", headline, [], None, summary(found))
     return Finished(found, None)
+
+
+def summary(timings: "Sequence[Timing]") -> str:
+    """How much faster patching is than TransformerLens's loop, over all that was timed."""
+    ratios = [t.ratio for t in timings if t.what.startswith("patch")]
+    ends = f"{min(ratios):.1f}", f"{max(ratios):.1f}"
+    return f"Patching every head is {' to '.join(dict.fromkeys(ends))} times as fast as the loop."
+
+
+def _known(given: Mapping[str, Any]) -> Finished:
+    from .known import judge_methods, known_models, print_findings
+
+    truths = known_models()
+    findings = judge_methods(truths, quiet=given["quiet"])
+    if given["json"]:
+        cells = [{"method": v.way, "model": v.model, "heads": v.cell} for v in findings]
+        missed = sum(len(v.missed) for v in findings)
+        sentence = f"On {len(truths)} models, methods miss a true head {missed} times."
+        print_json("bench", {"known": cells}, [], None, sentence)
+    else:
+        from mechheads.cli.console import print_plain
+
+        print_findings(truths, findings, print_plain)
+    return Finished(findings, None)
 
 
 def _scaling(cells: int, given: Mapping[str, Any]) -> Finished:
     from .scaling import compare_workers
 
-    found = compare_workers(cells, given["quiet"])
+    found = compare_workers(cells, given["quiet"], given["backend"])
     if given["json"]:
-        print_json("bench", asdict(found) | {"ratio": found.ratio}, [], None)
+        sentence = f"Two workers are {found.ratio:.2f} times as fast as one."
+        print_json("bench", asdict(found) | {"ratio": found.ratio}, [], None, sentence)
     else:
         print(found.table)
     return Finished(found, None)

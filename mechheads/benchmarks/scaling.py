@@ -41,17 +41,17 @@ class Scaling:
         )
 
 
-def compare_workers(count: int, quiet: bool) -> Scaling:
+def compare_workers(count: int, quiet: bool, backend: str | None = None) -> Scaling:
     """Time discover cells on a local Ray cluster with one worker and with two, one CPU each.
 
     Workers import everything before the clock starts. One and two take turns, and the fastest
     round counts: other load on the machine only makes it slower, at times by half.
     """
-    rounds = [[_timed(workers, count, quiet) for workers in (1, 2)] for _ in range(ROUNDS)]
+    rounds = [[_timed(workers, count, quiet, backend) for workers in (1, 2)] for _ in range(ROUNDS)]
     return Scaling(count, *map(min, zip(*rounds, strict=True)))
 
 
-def _timed(workers: int, count: int, quiet: bool) -> float:
+def _timed(workers: int, count: int, quiet: bool, backend: str | None) -> float:
     ray: Any = find_ray()
     say(f"sweep, {workers} workers ...", quiet)
     ray.init(
@@ -64,17 +64,18 @@ def _timed(workers: int, count: int, quiet: bool) -> float:
     try:
         with tempfile.TemporaryDirectory() as place:
             out = Path(place)
-            _sweep(_cells(range(100, 100 + 2 * workers), n="4"), out / "warm")
+            _sweep(_cells(range(100, 100 + 2 * workers), "4", backend), out / "warm")
             start = time.perf_counter()
-            _sweep(_cells(range(count), n="32"), out / "timed")
+            _sweep(_cells(range(count), "32", backend), out / "timed")
             return time.perf_counter() - start
     finally:
         ray.shutdown()
 
 
-def _cells(seeds: range, n: str) -> list[Cell]:
+def _cells(seeds: range, n: str, backend: str | None) -> list[Cell]:
     axes = {"tasks": ["ioi"], "models": ["mini"], "seeds": list(seeds)}
-    return from_flags(["discover"], axes, {"n": n, "test": n})
+    flags = {"n": n, "test": n} | ({} if backend is None else {"backend": backend})
+    return from_flags(["discover"], axes, flags)
 
 
 def _sweep(cells: list[Cell], out: Path) -> None:

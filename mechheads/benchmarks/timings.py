@@ -90,6 +90,7 @@ def compare(
     rows: int = 16,
     length: int = 16,
     loops: int = 24,
+    backend: str | None = None,
     quiet: bool = False,
 ) -> Iterator[Timing]:
     """Time all heads by TransformerLens's loop and `patch`; curves, attribution, answers, gating.
@@ -97,7 +98,8 @@ def compare(
     The loop runs the whole model for every head or point, always in the same time, so it is timed
     on `loops` of them (0: all), evenly spaced, and its time is scaled up.
     """
-    model = random_model(tokenizer_of_words(SHAPES[shape]["d_vocab"]), **SHAPES[shape])
+    words = tokenizer_of_words(SHAPES[shape]["d_vocab"])
+    model = random_model(words, backend, **SHAPES[shape])
     layers, heads = shape_of(model).grid
     cells = [(i, h) for i in range(layers) for h in range(heads)]
     with with_threads(threads):

@@ -11,7 +11,11 @@ from mechheads.errors import unknown
 from mechheads.options import flag_of
 
 # Arguments that say where to write and what to print, not what to compute.
-OUTPUT = ("out", "quiet", "json")
+OUTPUT = ("out", "quiet", "progress", "json")
+# The command line's own flag, of every command that has --quiet.
+PROGRESS = inspect.Parameter(
+    "progress", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,10 @@ class Command:
 
     @property
     def flags(self) -> dict[str, inspect.Parameter]:
-        """The arguments by name; a group of options counts as its members."""
+        """The arguments by name; a group of options counts as its members.
+
+        --progress, which is no argument of the function, comes after --quiet.
+        """
         found: dict[str, inspect.Parameter] = {}
         for name, parameter in inspect.signature(self.function).parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -46,6 +53,8 @@ class Command:
                 }
             else:
                 found[name] = parameter
+            if name == "quiet":
+                found[PROGRESS.name] = PROGRESS
         return found
 
     @property
@@ -79,8 +88,13 @@ class Command:
         return {name: value for name, value in settings.items() if name not in self.settings}
 
     def in_full(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings, with defaults for those left out."""
-        return {name: p.default for name, p in self.settings.items()} | dict(settings)
+        """The settings, with defaults for those left out; the default task depends on the model."""
+        found = {name: p.default for name, p in self.settings.items()} | dict(settings)
+        if "task" in found and found["task"] is None:
+            from tasks.registry import default_task
+
+            found["task"] = default_task(str(found.get("model")))
+        return found
 
     def call(self, given: Mapping[str, Any]) -> Any:
         """Call the function with flat arguments; members of a group are regrouped."""

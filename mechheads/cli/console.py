@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mechheads.metrics.token import METRICS
+from mechheads.metrics import label_of
 from mechheads.models.model import Model, encoder_of
 from mechheads.observe.edges import EdgeCounts
 from mechheads.observe.evaluation import Evaluation
@@ -18,17 +18,20 @@ from mechheads.prompts import Prompts
 def print_prompts(model: Model, prompts: Prompts, n: int) -> None:
     """Print the first n pairs, with differing tokens between « and »."""
     for i, pair in enumerate(prompts.pairs[:n], start=1):
-        clean, corrupt = encoder_of(model).ids(pair.clean), encoder_of(model).ids(pair.corrupt)
+        clean = encoder_of(model).ids(pair.clean)
+        corrupt = encoder_of(model).ids(pair.corrupt) if pair.corrupt else clean
         differs = [a != b for a, b in zip(clean, corrupt, strict=True)]
         places = ", ".join(str(p) for p, d in enumerate(differs) if d)
         rows = Table.grid(padding=(0, 1))
         rows.add_column(no_wrap=True, style="dim")
         rows.add_column(overflow="fold")
         rows.add_row("clean", _marked(encoder_of(model).texts(clean), differs))
-        rows.add_row("corrupt", _marked(encoder_of(model).texts(corrupt), differs))
+        if pair.corrupt:
+            rows.add_row("corrupt", _marked(encoder_of(model).texts(corrupt), differs))
         rows.add_row("answer", Text(_listed(pair.answers)))
-        rows.add_row("wrong", Text(_listed(pair.wrong)))
-        rows.add_row("tokens", Text(f"{len(clean)}; they differ at {places}"))
+        if pair.wrong:
+            rows.add_row("wrong", Text(_listed(pair.wrong)))
+        rows.add_row("tokens", Text(f"{len(clean)}{f'; they differ at {places}' * any(differs)}"))
         print_plain(Text(f"Prompt {i}", style="bold"), rows, "")
 
 
@@ -37,12 +40,12 @@ def print_evaluation(evaluation: Evaluation, edges: EdgeCounts | None = None) ->
     n = len(evaluation.clean[evaluation.metric])
     title = Text(f"{evaluation.task} on {evaluation.model}, {n} prompts", style="bold")
     table = Table("metric", box=None, pad_edge=False)
-    for side in ("clean", "corrupt"):
+    for side in evaluation.sides:
         table.add_column(side, justify="right")
     for row in evaluation.summary().to_dict("records"):
         table.add_row(
-            METRICS[row["metric"]].label,
-            *(_value(row[side], row[f"{side}_se"]) for side in ("clean", "corrupt")),
+            label_of(row["metric"]),
+            *(_value(row[side], row[f"{side}_se"]) for side in evaluation.sides),
         )
     print_plain(title, table, Text("mean ± standard error over prompts", style="dim"))
     if edges:
@@ -65,7 +68,7 @@ def print_evaluations(rows: Sequence[tuple[Evaluation, EdgeCounts | None]]) -> N
     for evaluation, edges in rows:
         clean = evaluation.clean
         share = [f"{clean[name].mean().item():.1%}" for name in ("accuracy", "top1")]
-        label = METRICS[evaluation.metric].label + (" (!)" if evaluation.warning else "")
+        label = label_of(evaluation.metric) + (" (!)" if evaluation.warning else "")
         table.add_row(
             evaluation.task,
             str(len(clean["accuracy"])),

@@ -5,11 +5,14 @@ import re
 import shutil
 import textwrap
 from dataclasses import fields, is_dataclass
+from importlib.metadata import entry_points
 from typing import Any
 
 from mechheads.options import choices, flag_of
 
-from .commands import COMMANDS, Command
+from .commands import COMMANDS, PROGRESS, Command
+
+ABOUT_PROGRESS = "print notices and every stage to a log too; default: a line every 30 seconds"
 
 
 def overview() -> str:
@@ -61,7 +64,7 @@ def notes(command: Command) -> list[str]:
     """The methods and tasks that the command takes, with their flags."""
     lines = []
     if "methods" in command.takes:
-        lines += [*_methods(), ""]
+        lines += [*_methods(), "", *_metrics()]
     if "tasks" in command.takes:
         lines += _tasks()
     return lines
@@ -71,7 +74,7 @@ def _arguments(command: Command) -> dict[str, str]:
     """The description of every argument; a group of options documents its members."""
     from fire import docstrings
 
-    about = {}
+    about = {PROGRESS.name: ABOUT_PROGRESS}
     documents: list[Any] = [command.function]
     for parameter in inspect.signature(command.function).parameters.values():
         if is_dataclass(parameter.annotation) and fields(parameter.annotation):
@@ -92,8 +95,15 @@ def _methods() -> list[str]:
     return lines
 
 
+def _metrics() -> list[str]:
+    """Metrics of other packages, by name only: ours are in the flag's text, and need torch."""
+    names = sorted(point.name for point in entry_points(group="mechheads.metrics"))
+    return [f"Metrics of installed packages: {', '.join(names)}", ""] if names else []
+
+
 def _tasks() -> list[str]:
     from tasks import TASKS
+    from tasks.known import KNOWN
 
     lines = ["Tasks and their flags:"]
     for task in TASKS.values():
@@ -102,4 +112,4 @@ def _tasks() -> list[str]:
             listed = ", ".join(choices(option.annotation))
             default = "" if option.default is None else f" [{option.default}]"
             lines.append(f"  {'':<18}{flag_of(option.name)}{default}{': ' * bool(listed)}{listed}")
-    return lines
+    return [*lines, f"Tasks of the models whose heads are known: {', '.join(KNOWN)}"]

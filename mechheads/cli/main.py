@@ -9,13 +9,17 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
-from mechheads.errors import MechheadsError
+from tqdm import tqdm
 
-from .commands import COMMANDS, Command, find
+from mechheads import progress
+from mechheads.errors import MechheadsError, MechheadsWarning, printable
+from mechheads.packages import leave_working_directory
+
+from .commands import COMMANDS, PROGRESS, Command, find
 from .help import help_text, overview
 from .parse import arguments
 
@@ -26,60 +30,88 @@ class Terminated(KeyboardInterrupt):
 
 def main() -> NoReturn:
     """The console script `mechheads`."""
+    open_streams()
     argv = sys.argv[1:]
     if not argv or argv[0] in ("--help", "-h", "help"):
-        print(overview())
-        sys.exit(0)
+        _run("mechheads", lambda: print(overview()))
     if argv[0] == "--version":
         from mechheads import __version__
 
-        print(f"mechheads {__version__}")
-        sys.exit(0)
+        _run("mechheads", lambda: print(f"mechheads {__version__}"))
     try:
         command = find(argv[0].replace("-", "_"))
     except MechheadsError as error:
-        print(f"mechheads: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(_fail("mechheads", str(error), 2))
     _execute(command, argv[1:])
 
 
 def run(function: Callable[..., Any]) -> NoReturn:
     """Entry point of `python -m mechheads.COMMAND`: call the command with its flags, and exit."""
+    open_streams()
     _execute(COMMANDS[function.__name__], sys.argv[1:])
 
 
 def _execute(command: Command, argv: Sequence[str]) -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
-    leave_working_directory()
+
+    def work() -> None:
+        leave_working_directory()
+        if {"--help", "-h"} & set(argv):
+            print(help_text(command))
+            return
+        given = arguments(command, argv)
+        forced = given.pop(PROGRESS.name, False)
+        if forced and given.get("quiet"):
+            raise MechheadsError("--progress and --quiet cannot be combined. Use one.")
+        with progress.forced(forced), warnings_in_a_line(command, given.get("quiet")):
+            command.call(given)
+
+    _run(f"mechheads.{command.name}", work)
+
+
+def _run(name: str, work: Callable[[], None]) -> NoReturn:
+    """Work, and exit: with 2 and one line if the user can help, with no traceback for signals."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for ±
     try:
         with unless_gone():
-            if {"--help", "-h"} & set(argv):
-                print(help_text(command))
-            else:
-                command.call(arguments(command, argv))
+            work()
             sys.stdout.flush()
     except MechheadsError as error:
-        sys.exit(_fail(command, str(error), 2))
+        sys.exit(_fail(name, str(error), 2))
     except Terminated:
-        sys.exit(_fail(command, "terminated.", 143))
+        sys.exit(_fail(name, "terminated.", 143))
     except KeyboardInterrupt:
-        sys.exit(_fail(command, "interrupted.", 130))
+        sys.exit(_fail(name, "interrupted.", 130))
     sys.exit(0)
 
 
-def leave_working_directory() -> None:
-    """Do not import an unrelated tasks.py or circuits.py.
+def open_streams() -> None:
+    """Open what the caller has closed (>&-): else the next file would get its number."""
+    for fd, mode in enumerate(("r", "w", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number, which is this one
+            name = ("stdin", "stdout", "stderr")[fd]
+            setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
 
-    `python -m` puts the working directory first on the search path. Remove it unless it holds our
-    packages.
-    """
-    home = Path(__file__).resolve().parents[2]
-    here = Path.cwd().resolve()
-    if here != home:
-        sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != here]
+
+@contextlib.contextmanager
+def warnings_in_a_line(command: Command, quiet: bool | None) -> Iterator[None]:
+    """Print our warnings as errors are printed, also in a log; --quiet leaves them out."""
+    with warnings.catch_warnings():
+        show: Any = warnings.showwarning
+
+        def print_line(message: Any, category: type[Warning], *where: Any) -> None:
+            if not issubclass(category, MechheadsWarning):
+                show(message, category, *where)
+            elif not quiet:
+                tqdm.write(f"mechheads.{command.name}: {printable(str(message))}", file=sys.stderr)
+
+        warnings.showwarning = print_line
+        yield
 
 
 @contextlib.contextmanager
@@ -98,7 +130,7 @@ def unless_gone() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Nothing more can be printed, also not when the process ends."""
+    """Print nothing more, not even when the process exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -106,6 +138,9 @@ def _terminate(*_: Any) -> NoReturn:
     raise Terminated
 
 
-def _fail(command: Command, text: str, code: int) -> int:
-    print(f"mechheads.{command.name}: {' '.join(text.split())}", file=sys.stderr)
+def _fail(name: str, text: str, code: int) -> int:
+    try:
+        print(f"{name}: {printable(text)}", file=sys.stderr, flush=True)
+    except OSError:  # the disk behind stderr is full: only the code can tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     return code

@@ -5,7 +5,8 @@
 3. A changed run starts at the first changed layer with the z cached there; positions before the
    first changed one stay as cached; the last layer runs only at the positions that are read;
    variants that agree up to a layer share one run up to it.
-4. `measure` unembeds the end of the run, only the answer tokens where the metric allows it.
+4. A run can also be advanced from one layer to another, for what reads it on the way.
+5. `measure` unembeds the end of the run, only the answer tokens where the metric allows it.
 """
 
 from collections.abc import Sequence
@@ -65,6 +66,19 @@ class Engine(Protocol):
         """The same, with a different residual stream entering the first layer, from `first` on."""
         ...
 
+    def advance(
+        self,
+        run: CachedRun,
+        entering: Float[Tensor, "state row pos d_model"],
+        layers: range,
+        intervention: Intervention,
+    ) -> Float[Tensor, "variant row pos d_model"]:
+        """The residual stream after these layers, at all positions, from the one entering them.
+
+        `entering` has a state per variant, or one for all of them.
+        """
+        ...
+
 
 def measure(
     model: Model, end: Float[Tensor, "variant row steps d_model"], batch: Batch, metric: Metric
@@ -77,7 +91,7 @@ def measure_in_full(
     model: Model, end: Float[Tensor, "variant row steps d_model"], batch: Batch, metric: Metric
 ) -> Float[Tensor, "variant batch"]:
     """The same, in the model's dtype."""
-    if metric.relative and batch.steps == 1:
+    if metric.relative and batch.steps == 1 and batch.contrasted:
         logits = unembed(model, end, answer_tokens(batch))
         return metric(score_answers(logits[:, :, 0], batch))
-    return metric(score(unembed(model, end), batch))
+    return metric(score(unembed(model, end), batch, metric.whole))

@@ -4,6 +4,7 @@
 2. At the first changed layer, attention is not rerun: its z is cached.
 3. In the last layer, queries and MLP are computed only at the positions that are read.
 4. Variants that agree so far share a state; they branch where their interventions differ.
+5. Where all heads are frozen, only MLPs run.
 """
 
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.models.blocks import Block, blocks_of
-from mechheads.models.hooks import embed
+from mechheads.models.backends.blocks import Block
+from mechheads.models.hooks import blocks_of, embed
 from mechheads.models.model import Model
 
 from .cached_run import CachedRun
-from .interventions import Intervention
+from .interventions import FrozenHeads, Intervention
 
 
 @dataclass(frozen=True)
@@ -117,25 +118,59 @@ class DirectEngine:
         states = States(_together(intervention), entering[None, :, run.first :])
         return self._go_on(run, 0, states, intervention)
 
+    def advance(
+        self,
+        run: CachedRun,
+        entering: Float[Tensor, "state row pos d_model"],
+        layers: range,
+        intervention: Intervention,
+    ) -> Float[Tensor, "variant row pos d_model"]:
+        """The residual stream after these layers, at all positions, from the one entering them.
+
+        `entering` has a state per variant, or one for all of them.
+        """
+        apart = torch.arange(intervention.variants)
+        state_of = _together(intervention) if len(entering) == 1 else apart
+        states = States(state_of, entering[:, :, run.first :])
+        for i in layers:
+            states = self._layer(run, i, states, intervention, run.first)
+        after = _picked(states.residual, states.state_of)
+        before = self._before_first(run, layers.stop)
+        return torch.cat([before.expand(len(after), *before.shape[1:]), after], dim=2)
+
     def _go_on(
         self, run: CachedRun, start: int, states: "States", intervention: Intervention
     ) -> Float[Tensor, "variant row steps d_model"]:
-        n = run.shape[1]
         for i in range(start, len(self.blocks)):
-            block, residual, begin = self.blocks[i], states.residual, self._from(run, i)
-            flat = residual.flatten(0, 1)
-            x = block.attention_input(flat)
-            k, v = block.keys_values(x, run.first)
-            if run.first:
-                k = torch.cat([_copies(run.keys[i][:, : run.first], len(residual)), k], dim=1)
-                v = torch.cat([_copies(run.values[i][:, : run.first], len(residual)), v], dim=1)
-            if begin != run.first:
-                x = x[:, begin - n :]
-                states = States(states.state_of, residual[:, :, begin - n :])
-            z = block.attend(block.queries(x, begin), k, v)
-            z = z.unflatten(0, residual.shape[:2])
-            states = self._finish(i, states, z, intervention, slice(begin, n), None)
+            states = self._layer(run, i, states, intervention, self._from(run, i))
         return _picked(states.residual, states.state_of)[:, :, -run.steps :]
+
+    def _layer(
+        self, run: CachedRun, i: int, states: "States", intervention: Intervention, begin: int
+    ) -> "States":
+        """The states after a layer at positions from `begin` on, from those from `first` on."""
+        block, residual, n = self.blocks[i], states.residual, run.shape[1]
+        here = States(states.state_of, residual[:, :, begin - n :])
+        if isinstance(intervention, FrozenHeads):  # z is given: attention need not run
+            return self._finish(i, here, run.z[i][None, :, begin:], intervention, slice(begin, n))
+        x = block.attention_input(residual.flatten(0, 1))
+        k, v = block.keys_values(x, run.first)
+        if run.first:
+            k = torch.cat([_copies(run.keys[i][:, : run.first], len(residual)), k], dim=1)
+            v = torch.cat([_copies(run.values[i][:, : run.first], len(residual)), v], dim=1)
+        z = block.attend(block.queries(x[:, begin - n :], begin), k, v)
+        z = z.unflatten(0, residual.shape[:2])
+        return self._finish(i, here, z, intervention, slice(begin, n))
+
+    def _before_first(self, run: CachedRun, layer: int) -> Float[Tensor, "1 row pos d_model"]:
+        """The cached residual stream that enters a layer, or the end, before position `first`."""
+        before = slice(0, run.first)
+        if layer < len(self.blocks):
+            return run.entering[layer][None, :, before]
+        block, residual = self.blocks[-1], run.entering[-1][None, :, before]
+        if block.parallel:
+            residual = residual + run.beside[-1][:, before]
+        return _after_heads(block, residual, run.z[-1][None, :, before])
 
     def _from(self, run: CachedRun, layer: int) -> int:
         """The first position that a layer must compute."""
@@ -148,7 +183,7 @@ class DirectEngine:
         z: Float[Tensor, "state row pos head d_head"],
         intervention: Intervention,
         where: slice,
-        beside: Float[Tensor, "row pos d_model"] | None,
+        beside: Float[Tensor, "row pos d_model"] | None = None,
     ) -> "States":
         """The states after the layer, from those before it and the z of their heads.
 

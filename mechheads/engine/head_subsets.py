@@ -9,6 +9,7 @@ from torch import Tensor
 from mechheads import metrics
 from mechheads.errors import MechheadsError
 from mechheads.heads import check_heads
+from mechheads.metrics import MetricLike
 from mechheads.models.model import Model, model_name, shape_of
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
@@ -27,7 +28,7 @@ def measure_subsets(
     model: Model,
     prompts: Prompts,
     keep: Float[Tensor, "variant layer head"],
-    metric: str | None = None,
+    metric: MetricLike | None = None,
     *,
     direction: str = "noising",
     replacement: str = "corrupt",
@@ -40,10 +41,10 @@ def measure_subsets(
         model: what `mechheads.load` returns
         prompts: what `tasks.make` returns
         keep: a mask per subset: 1 keeps a head, 0 replaces it, values in between mix both
-        metric: a name in `mechheads.METRICS`; default: the task's own
+        metric: a name in `mechheads.METRICS`, or your own function; default: the task's own
         direction: "noising" keeps heads of the clean run, "denoising" those of the corrupted run
         replacement: "corrupt", "zero", "mean" or "position_mean"
-        budget: tokens per pass, which bounds memory; default: what suits the device
+        budget: tokens per pass, which bounds memory; default: chosen for the device
         quiet: show no progress bar
 
     Returns:
@@ -60,7 +61,7 @@ def measure_subsets(
     >>> whole > none
     True
     """
-    wanted = metrics.find(metric or prompts.metric)
+    wanted = metrics.choose(metric, prompts)
     check_patching(direction, replacement)
     shape = shape_of(model).grid
     if keep.shape[1:] != shape:
@@ -74,7 +75,7 @@ def measure_subsets(
     values = torch.zeros(len(masks), len(prompts))
     few = budget // TOGETHER
     with bar(len(masks), "Masks", quiet) as progress:
-        for sides in paired_runs(model, engine, prompts, direction, replacement, few):
+        for sides in paired_runs(model, engine, prompts, direction, replacement, few, wanted):
             rows, n = sides.base.shape
             size = max(1, budget // (rows * (n - sides.base.first)))
             for begin in range(0, len(masks), size):

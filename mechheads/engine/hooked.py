@@ -27,28 +27,43 @@ class HookedEngine:
         self, run: CachedRun, intervention: Intervention
     ) -> Float[Tensor, "variant row steps d_model"]:
         """The end of the run with the intervention."""
-        return self._from(run, intervention.start, run.entering[intervention.start], intervention)
+        start = intervention.start
+        return self._end(run, start, run.entering[start], intervention)
 
     def rerun_from(
         self, run: CachedRun, entering: Float[Tensor, "row pos d_model"], intervention: Intervention
     ) -> Float[Tensor, "variant row steps d_model"]:
         """The same, with a different residual stream entering the first layer."""
-        return self._from(run, 0, entering, intervention)
+        return self._end(run, 0, entering, intervention)
 
-    def _from(
+    def advance(
+        self,
+        run: CachedRun,
+        entering: Float[Tensor, "state row pos d_model"],
+        layers: range,
+        intervention: Intervention,
+    ) -> Float[Tensor, "variant row pos d_model"]:
+        """The residual stream after these layers, at all positions, from the one entering them.
+
+        `entering` has a state per variant, or one for all of them.
+        """
+        rows, n = run.shape
+        copies = entering.expand(intervention.variants, *entering.shape[1:]).flatten(0, 1)
+
+        def change(layer: int, z: Float[Tensor, "row pos head d_head"]) -> Tensor:
+            variants = z.unflatten(0, (intervention.variants, rows))
+            return intervention(layer, variants, slice(0, n)).flatten(0, 1)
+
+        changed = [i for i in layers if intervention.touches(i)]
+        end = run_blocks(self.model, copies, layers.start, changed, change, layers.stop)
+        return end.unflatten(0, (intervention.variants, rows))
+
+    def _end(
         self,
         run: CachedRun,
         start: int,
         entering: Float[Tensor, "row pos d_model"],
         intervention: Intervention,
     ) -> Float[Tensor, "variant row steps d_model"]:
-        rows, n = run.shape
-        copies = entering.expand(intervention.variants, *entering.shape).flatten(0, 1)
-
-        def change(layer: int, z: Float[Tensor, "row pos head d_head"]) -> Tensor:
-            variants = z.unflatten(0, (intervention.variants, rows))
-            return intervention(layer, variants, slice(0, n)).flatten(0, 1)
-
-        layers = [i for i in range(start, shape_of(self.model).layers) if intervention.touches(i)]
-        end = run_blocks(self.model, copies, start, layers, change)
-        return end[:, -run.steps :].unflatten(0, (intervention.variants, rows))
+        layers = range(start, shape_of(self.model).layers)
+        return self.advance(run, entering[None], layers, intervention)[:, :, -run.steps :]

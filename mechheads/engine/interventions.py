@@ -5,12 +5,12 @@ an `Intervention`, so a score and the curve that judges it cannot disagree on wh
 means.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.models.model import Shape
@@ -64,12 +64,12 @@ def all_apart(
 class Replace:
     """z becomes source + keep * (z - source): kept at 1, replaced at 0. Without a source, z * keep.
 
-    With `at`, only that position of each variant changes; with `since`, only positions from it on.
+    With `at`, only the positions where it is true change; with `since`, only positions from it on.
     """
 
     keep: Float[Tensor, "variant layer head"]
     source: Sequence[Float[Tensor, "row pos head d_head"]] | None = None
-    at: Int[Tensor, " variant"] | None = None
+    at: Bool[Tensor, "#variant #row pos"] | None = None
     since: int = 0
 
     @property
@@ -92,7 +92,7 @@ class Replace:
         keep = self.keep[:, layer, None, None, :, None].to(z)
         positions = torch.arange(where.start, where.stop, device=z.device)
         if self.at is not None:
-            here = (positions == self.at.to(z.device)[:, None])[:, None, :, None, None]
+            here = self.at[:, :, where, None, None].to(z.device)
             keep = torch.where(here, keep, 1.0)
         if self.since > where.start:
             keep = torch.where((positions >= self.since)[:, None, None], keep, 1.0)
@@ -113,32 +113,73 @@ class Replace:
 
 
 @dataclass(frozen=True)
-class SetHead:
-    """Sets one head's z to given values, one per variant."""
+class SetHeads:
+    """Sets the z of some heads, by (layer, head), to given values; the others are recomputed."""
 
+    z: Mapping[tuple[int, int], Float[Tensor, "variant row pos d_head"]]
+
+    @property
+    def variants(self) -> int:
+        """Number of variants."""
+        return next(iter(self.z.values())).shape[0]
+
+    @property
+    def start(self) -> int:
+        """The first layer with such a head."""
+        return min(layer for layer, _ in self.z)
+
+    def touches(self, layer: int) -> bool:
+        """Whether the layer has such a head."""
+        return any(layer == own for own, _ in self.z)
+
+    def __call__(self, layer: int, z: Z, where: slice) -> Z:
+        """A layer's new z at the positions `where`."""
+        changed = z.clone()
+        for (own, head), values in self.z.items():
+            if own == layer:
+                changed[:, :, :, head] = values[:, :, where]
+        return changed
+
+    def branch(self, layer: int, state_of: Variants) -> tuple[StateIndex, Variants, Intervention]:
+        """Every variant has its own state."""
+        return all_apart(self, state_of)
+
+
+@dataclass(frozen=True)
+class FrozenHeads:
+    """Freezes all heads at their cached z, but one head of a layer, per variant, gets a new z.
+
+    Nothing moves between positions, and only MLPs pass the difference on.
+    """
+
+    cached: Sequence[Float[Tensor, "row pos head d_head"]]
     layer: int
-    head: int
+    heads: Sequence[int]
     z: Float[Tensor, "variant row pos d_head"]
 
     @property
     def variants(self) -> int:
         """Number of variants."""
-        return self.z.shape[0]
+        return len(self.heads)
 
     @property
     def start(self) -> int:
-        """The head's layer."""
+        """The layer of the heads that are not frozen."""
         return self.layer
 
     def touches(self, layer: int) -> bool:
-        """True only for the head's layer."""
-        return layer == self.layer
+        """True for every layer: all of them are frozen."""
+        return True
 
     def __call__(self, layer: int, z: Z, where: slice) -> Z:
         """A layer's new z at the positions `where`."""
-        return torch.cat(
-            [z[..., : self.head, :], self.z[:, :, where, None], z[..., self.head + 1 :, :]], dim=-2
-        )
+        cached = self.cached[layer][:, where]
+        changed = cached.expand(self.variants, *cached.shape)
+        if layer == self.layer:
+            changed = changed.clone()
+            for variant, head in enumerate(self.heads):
+                changed[variant, :, :, head] = self.z[variant, :, where]
+        return changed
 
     def branch(self, layer: int, state_of: Variants) -> tuple[StateIndex, Variants, Intervention]:
         """Every variant has its own state."""

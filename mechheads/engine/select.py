@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from mechheads.errors import MechheadsError
-from mechheads.models.blocks import unknown_part
+from mechheads.models.hooks import unknown_part
 from mechheads.models.model import Model, device_of, shape_of
 
 from .cached_run import Engine

@@ -13,6 +13,7 @@ from torch import Tensor
 from mechheads.engine.generate import generate
 from mechheads.metrics.values import is_right
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
+from mechheads.progress import stages
 from mechheads.prompts import Question
 from mechheads.runs.result import Result
 from mechheads.scoring.statistics import wilson
@@ -127,18 +128,28 @@ def ask(
     options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "budget": budget}
     asked = {name: made for name, made in prompts.items() if made is not None}
     right, said, cut_off = {}, {}, {}
-    for name, made in asked.items():
-        with arm(model, **(moved or {})) if name == "arm" else nullcontext():
-            texts = generate(model, [p.text for p in made], whole, quiet=quiet, **options)[0]
-        said[name] = tuple(texts)
-        right[name] = torch.tensor(
-            [is_right(t, q.answers) for t, q in zip(texts, questions, strict=True)]
-        )
-        cut_off[name] = sum(_is_cut_off(model, t, max_tokens) for t in texts) / len(texts)
+    weights = {name: ask_tokens({name: made}, max_tokens) for name, made in asked.items()}
+    with stages("ask", weights, quiet) as progress:
+        for name, made in asked.items():
+            with (
+                progress.stage(name),
+                arm(model, **(moved or {})) if name == "arm" else nullcontext(),
+            ):
+                texts = generate(model, [p.text for p in made], whole, **options)[0]
+            said[name] = tuple(texts)
+            right[name] = torch.tensor(
+                [is_right(t, q.answers) for t, q in zip(texts, questions, strict=True)]
+            )
+            cut_off[name] = sum(_is_cut_off(model, t, max_tokens) for t in texts) / len(texts)
     tokens = tuple(
         None if made is None else max(p.tokens for p in made) for made in prompts.values()
     )
     return Answers(model_name(model), tuple(prompts), tokens, right, said, cut_off)
+
+
+def ask_tokens(prompts: Mapping[str, Sequence[Inserted] | None], max_tokens: int) -> float:
+    """Tokens to read and write at most: about how long asking takes, for progress bars."""
+    return float(sum(len(p.ids) + max_tokens for made in prompts.values() for p in made or ()))
 
 
 def mcnemar(before: Bool[Tensor, " question"], after: Bool[Tensor, " question"]) -> float:

@@ -16,6 +16,9 @@ LENGTHS = (0, 10, 20, 30, 40, 50, 60, 70)
 FILLERS = ("/", "?", ".", "#", "*")
 # ARM's c and percentile: the authors' values for Qwen2.5-Math-1.5B.
 ARM_C, ARM_PERCENTILE = 0.13, 99.5
+# ARM's pmin: the smallest share of the activations that it moves, by model family, and its pmax.
+ARM_PMIN = {"Llama": 0.2, "Qwen": 0.02, "Gemma": 0.02}
+ARM_USUAL_PMIN, ARM_PMAX = 0.02, 0.25
 # Precedes questions from a file.
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 

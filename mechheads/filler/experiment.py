@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from mechheads.errors import MechheadsError
 from mechheads.heads import check_heads, name_of
 from mechheads.models.model import Model, model_name, shape_of
-from mechheads.progress import say
+from mechheads.progress import stages
 from mechheads.prompts import Question, Questions
 from mechheads.runs.result import Result
 
-from .accuracy import Accuracies, Answers, ask
+from .accuracy import Accuracies, Answers, ask, ask_tokens
 from .conditions import Design, values_of
 from .insertion import Inserted, instructed, make, shared_places
 from .redistribution import arm
@@ -95,18 +95,36 @@ def filler_experiment(
 
     `load` is called twice per model, so it should cache what it has loaded.
     """
-    plans = {name: _plan(model := load(name), questions(name, model), design) for name in names}
+    plans, sizes = {}, {}
+    for name in names:
+        model = load(name)
+        plans[name] = _plan(model, questions(name, model), design)
+        sizes[name] = float(shape_of(model).layers * shape_of(model).d_model ** 2)
+        del model  # while one model runs, the others may be freed
     answers, attention = [], []
     sweeps: dict[str, list[Answers]] = {kind: [] for kind in design.sweeps}
-    for name, plan in plans.items():
-        model, common = load(name), {**design.answering, "quiet": quiet}
-        say(f"{name}: {len(plan.questions)} questions", quiet)
-        answers.append(ask(model, plan.questions, plan.prompts, moved=design.arm, **common))
+    common = {**design.answering, "quiet": quiet}
+
+    def run_model(model: Model, plan: ModelPrompts) -> None:
+        longest = design.answering["max_tokens"]
+        weights = {"Answering": ask_tokens(plan.prompts, longest)}
         if plan.attended:
-            attention.append(measure_attention(model, plan.attended, design.head))
-        for kind, prompts in plan.sweeps.items():
-            say(f"{name}: sweep over {kind}", quiet)
-            sweeps[kind].append(ask(model, plan.questions, prompts, **common))
+            weights["Measuring attention"] = ask_tokens(plan.attended, 0)
+        weights |= {f"Sweep over {k}": ask_tokens(p, longest) for k, p in plan.sweeps.items()}
+        with stages("prefix", weights, quiet) as progress:
+            with progress.stage("Answering"):
+                answers.append(ask(model, plan.questions, plan.prompts, moved=design.arm, **common))
+            if plan.attended:
+                with progress.stage("Measuring attention"):
+                    attention.append(measure_attention(model, plan.attended, design.head))
+            for kind, prompts in plan.sweeps.items():
+                with progress.stage(f"Sweep over {kind}"):
+                    sweeps[kind].append(ask(model, plan.questions, prompts, **common))
+
+    with stages("prefix", sizes, quiet) as progress:
+        for name, plan in plans.items():
+            with progress.stage(name):
+                run_model(load(name), plan)
     return Filler(
         Accuracies(tuple(answers)),
         tuple(attention),

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from mechheads.heads import name_of
-from mechheads.reports.theme import COLORS, band, escaped, label, styled
+from mechheads.reports.theme import COLORS, band, escaped, labels, styled
 
 from .accuracy import Accuracies
 from .experiment import Filler
@@ -30,7 +30,7 @@ NAMES = {
 
 
 def draw_accuracies(found: Accuracies) -> "go.Figure":
-    """Bars grouped by model, a bar per condition, with 95 % intervals and p-values above them.
+    """Bars grouped by model, a bar per condition, with 95% intervals and p-values above them.
 
     For a sweep, its curves.
     """
@@ -74,7 +74,7 @@ def draw_accuracies(found: Accuracies) -> "go.Figure":
             showlegend=False,
         )
     figure.update_xaxes(tickvals=list(range(len(models))), ticktext=[escaped(m) for m in models])
-    figure.update_yaxes(title_text="accuracy, 95 % interval", tickformat=".0%", range=[0, 1.12])
+    figure.update_yaxes(title_text="accuracy, 95% interval", tickformat=".0%", range=[0, 1.12])
     styled(
         figure,
         height=440,
@@ -90,7 +90,7 @@ def draw_filler(found: Filler) -> "go.Figure":
 
 
 def draw_sweep(found: Accuracies, title: str) -> "go.Figure":
-    """Accuracy over the varied setting, one line per model, with 95 % intervals."""
+    """Accuracy over the varied setting, one line per model, with 95% intervals."""
     import plotly.graph_objects as go
 
     frame: Any = found.frame()
@@ -114,7 +114,7 @@ def draw_sweep(found: Accuracies, title: str) -> "go.Figure":
             hovertemplate="%{x}: %{y:.1%}<extra></extra>",
         )
     figure.update_xaxes(title_text=title, type="category")
-    figure.update_yaxes(title_text="accuracy, 95 % interval", tickformat=".0%", range=[0, 1.05])
+    figure.update_yaxes(title_text="accuracy, 95% interval", tickformat=".0%", range=[0, 1.05])
     styled(
         figure,
         height=380,
@@ -153,7 +153,7 @@ def draw_attention(found: Attention) -> "go.Figure":
                 showlegend=row == 1,
                 mode="lines",
                 line={"color": color, "dash": dash, "width": 2},
-                customdata=[label(str(token)) for token in part["token"]],
+                customdata=labels([str(token) for token in part["token"]]),
                 hovertemplate="%{x} %{customdata}: %{y:.4f}<extra></extra>",
                 **place,
             )

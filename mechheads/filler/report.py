@@ -103,7 +103,7 @@ def _attention_sections(one: Attention) -> list[Section]:
     weights = Section(
         f"Attention of {head} in {one.model}",
         f"The weight of a key is its mean over later queries and over {n} prompts whose tokens "
-        "align; bands are 95 % bootstrap intervals over prompts. The panel of original tokens also "
+        "align; bands are 95% intervals over prompts. The panel of original tokens also "
         f"leaves out the run's own queries.{dropped}",
         one.plot(),
     )

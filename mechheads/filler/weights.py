@@ -70,7 +70,7 @@ class Attention(Result):
             if self.runs[condition]:
                 panels["full"] = (self.full[condition], self.tokens[condition])
             for panel, (values, names) in panels.items():
-                low, high = bootstrap(values[:, :-1])
+                low, high = bootstrap(values[:, :-1], within=(0.0, 1.0))
                 mean = values[:, :-1].mean(0)
                 for i in range(int(self.sink), len(mean)):
                     numbers = (float(mean[i]), float(low[i]), float(high[i]))

@@ -39,8 +39,13 @@ class Ablation(Result):
     note: str = ""
     orders: tuple[str, ...] = field(default=ROLES)
 
+    def check(self) -> None:
+        """Raise a ValueError if stored curves cannot be ours."""
+        if self.orders != ROLES or self.ks != tuple(sorted(set(self.ks))):
+            raise ValueError("it has unknown orders, or numbers of heads that do not increase")
+
     def band(self, order: str) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-        """The middle 95 % of the seeds."""
+        """The middle 95% of the seeds."""
         return ends(self.values[self.orders.index(order)])
 
     def mean(self, order: str) -> Float[Tensor, " k"]:

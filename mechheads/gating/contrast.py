@@ -19,13 +19,14 @@ from torch import Tensor
 from mechheads.engine.head_subsets import measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.models.model import Model, model_name, shape_of
-from mechheads.progress import bar, say
+from mechheads.progress import bar, say, stages
 from mechheads.prompts import LEAST, Pair, Prompts
 from mechheads.runs.frames import tidy
 from mechheads.runs.result import Result
 from mechheads.scoring.gate_fitting import (
     FitSettings,
     GateTensor,
+    check_seen,
     descend,
     first_logits,
     make_minibatches,
@@ -99,6 +100,11 @@ class Contrast(Result):
     model: str
     trials: tuple[Trial, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise a ValueError if there is nothing in it."""
+        if not self.trials:
+            raise ValueError("it has no trials")
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -209,26 +215,32 @@ def contrast(
         return loss.detach(), by_kept[:, None, None] * up + by_lost[:, None, None] * down
 
     logits = first_logits(settings, shape_of(model).grid)
+    check_seen(model, slope, logits)
     pull = torch.full((settings.seeds,), settings.strength)
-    with bar(settings.updates, "Updates", quiet) as progress:
-        fitted = descend(slope, logits, pull, settings.pulled_rates, settings, progress)
-    gates = fitted.logits.sigmoid()
-    keep = torch.cat([torch.ones(1, *gates.shape[1:]), gates])
-    said = torch.stack(
-        [
-            measure_subsets(
-                model, side.tested, keep, "top1", replacement="zero", budget=budget, quiet=True
-            ).mean(1)
-            for side in (retain, forget)
-        ]
-    )
+    n, batch = settings.seeds, settings.batch or 1
+    tests = {f"Testing {what}": side for what, side in (("retain", retain), ("forget", forget))}
+    weights = {"Fitting gates": 3.0 * batch * n * settings.updates}
+    weights |= {what: (1 + n) * len(side.tested) / 2 for what, side in tests.items()}
+    said = []
+    with stages("contrast", weights, quiet) as progress:
+        with progress.stage("Fitting gates"), bar(n * settings.updates, "Updates") as updates:
+            fitted = descend(slope, logits, pull, settings.pulled_rates, settings, updates)
+        gates = fitted.logits.sigmoid()
+        keep = torch.cat([torch.ones(1, *gates.shape[1:]), gates])
+        for what, side in tests.items():
+            with progress.stage(what):
+                values = measure_subsets(
+                    model, side.tested, keep, "top1", replacement="zero", budget=budget
+                )
+            said.append(values.mean(1))
+    accuracy = torch.stack(said)
     trial = Trial(
         retain.name,
         forget.name,
         left_out,
         gates,
-        said[:, 0],
-        said[:, 1:],
+        accuracy[:, 0],
+        accuracy[:, 1:],
         fitted.losses,
         fitted.moved,
         (len(retain.fitted), len(forget.fitted)),
@@ -249,8 +261,9 @@ def run_contrasts(
     """One trial per (left-out task, retain, forget), all with the same batch size."""
     fewest = min(len(side.fitted) for _, *both in sides for side in both)
     settings = settings.settled(model, fewest)
-    trials = tuple(
-        contrast(model, retain, forget, settings, left_out=name, budget=budget, quiet=quiet)
-        for name, retain, forget in sides
-    )
-    return Contrast(model_name(model), trials, asdict(settings))
+    trials, common = [], {"budget": budget, "quiet": quiet}
+    with bar(len(sides), "Trials", quiet) as progress:
+        for name, retain, forget in sides:
+            with progress.part(name=f"{name} left out" if name else ""):
+                trials.append(contrast(model, retain, forget, settings, left_out=name, **common))
+    return Contrast(model_name(model), tuple(trials), asdict(settings))

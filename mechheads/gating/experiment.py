@@ -1,8 +1,8 @@
 """The full gating experiment: fit gates to some prompts and test them on others.
 
 1. On the fitting prompts: three fits per seed (`scoring.gate_fitting`).
-2. On the test prompts: activation patching for comparison, an ablation curve per role, and what
-   each mask keeps.
+2. On the test prompts: activation patching for comparison, the gain of every head, an ablation
+   curve per role, and what each mask keeps.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,13 @@ from torch import Tensor
 from mechheads.engine.head_subsets import measure_subsets
 from mechheads.models.model import Model, shape_of
 from mechheads.observe.evaluation import evaluate
+from mechheads.progress import stages
 from mechheads.prompts import Prompts
 from mechheads.runs.result import Result
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.gate_fitting import FitSettings, fit_gates
-from mechheads.scoring.gate_roles import LIMIT, Gates
+from mechheads.scoring.gate_roles import LIMIT, Gates, HeadRoles
+from mechheads.scoring.head_gating import judge_roles
 
 from .ablation import Ablation, ablate, grid
 from .agreement import Agreement, agreement
@@ -59,6 +61,7 @@ class GatedTask:
     ablation: Ablation
     agreement: Agreement | None
     masks: MaskTable
+    roles: HeadRoles
     warning: str | None = None
 
     @property
@@ -130,7 +133,12 @@ class Gating(Result):
 
 
 def measure_gates(
-    model: Model, found: Gates, prompts: Prompts, *, budget: int | None = None
+    model: Model,
+    found: Gates,
+    prompts: Prompts,
+    *,
+    budget: int | None = None,
+    quiet: bool = False,
 ) -> MaskTable:
     """Held-out log probability and accuracy with each mask, soft and cut at 0.5."""
     shape = (1, *found.plus.shape[1:])
@@ -146,11 +154,13 @@ def measure_gates(
     keep = torch.cat([gates.float() for gates in chosen.values()])
     sizes = [len(gates) for gates in chosen.values()]
     columns = []
-    for metric in ("logprob", "top1"):
-        values = measure_subsets(
-            model, prompts, keep, metric, replacement="zero", budget=budget, quiet=True
-        )
-        columns.append(torch.stack([part.mean() for part in values.mean(1).split(sizes)]))
+    with stages("masks", {"logprob": 1, "top1": 1}, quiet) as progress:
+        for metric in progress.weights:
+            with progress.stage(metric):
+                values = measure_subsets(
+                    model, prompts, keep, metric, replacement="zero", budget=budget
+                )
+            columns.append(torch.stack([part.mean() for part in values.mean(1).split(sizes)]))
     kept = torch.stack([part.mean() for part in keep.mean((1, 2)).split(sizes)])
     return MaskTable(tuple(chosen), kept, *columns)
 
@@ -168,12 +178,33 @@ def gate_task(
     quiet: bool = False,
 ) -> GatedTask:
     """Fit gates to some prompts and test them on others."""
-    ks = grid(shape_of(model).layers * shape_of(model).heads, k, points)
-    judged = evaluate(model, tested, "logprob", quiet=True)
-    found = fit_gates(model, fitted, settings, budget=budget, quiet=quiet)
+    every = shape_of(model).layers * shape_of(model).heads
+    ks = grid(every, k, points)
+    settings.check()
+    n, batch = settings.seeds, settings.settled(model, len(fitted)).batch or 1
+    # In passes; subsets of heads and patched heads rerun only a part of the model.
+    weights: dict[str, float] = {
+        "Evaluating": 2 * len(tested),
+        "Fitting gates": 4.5 * n * settings.updates * batch,
+        "Patching heads": len(tested) * (2 + every / 4) if patching else 0,
+        "Testing roles": len(tested) * every,
+        "Ablating heads": len(tested) * len(ks) * 2 * n,
+        "Measuring masks": len(tested) * (2 + 5 * n),
+    }
+    common: dict[str, Any] = {"budget": budget, "quiet": quiet}
     agreed = None
-    if patching:
-        agreed = agreement(found, patch(model, tested, budget=budget, quiet=quiet))
-    curves = ablate(model, found, tested, ks, budget=budget, quiet=quiet)
-    masks = measure_gates(model, found, tested, budget=budget)
-    return GatedTask(found, curves, agreed, masks, judged.warning)
+    with stages("gate", weights, quiet) as progress:
+        with progress.stage("Evaluating"):
+            judged = evaluate(model, tested, "logprob", quiet=quiet)
+        with progress.stage("Fitting gates"):
+            found = fit_gates(model, fitted, settings, **common)
+        if patching:
+            with progress.stage("Patching heads"):
+                agreed = agreement(found, patch(model, tested, **common))
+        with progress.stage("Testing roles"):
+            roles = judge_roles(model, found, tested, **common)
+        with progress.stage("Ablating heads"):
+            curves = ablate(model, found, tested, ks, **common)
+        with progress.stage("Measuring masks"):
+            masks = measure_gates(model, found, tested, **common)
+    return GatedTask(found, curves, agreed, masks, roles, judged.warning)

@@ -18,7 +18,7 @@ NOTE = (
 )
 
 
-def draw_attention(given: Mapping[str, Any]) -> Finished:
+def run_attention(given: Mapping[str, Any]) -> Finished:
     """Check, load, draw and write; the result is a list of `Patterns`, one per model."""
     check_not_hidden()
     from tasks import registry as tasks
@@ -31,13 +31,14 @@ def draw_attention(given: Mapping[str, Any]) -> Finished:
     names = read_list(given["models"], str, "--models")
     for name in names:
         loading.find(name, quiet)
+    task = tasks.default_task(names[0]) if task is None else task
     if text is None:
         tasks.check(task, 1, "test", {})
     prepare(file.parent)
     say(f"Loading {', '.join(names)} ...", quiet)
     from mechheads.observe.patterns import attend
-    from mechheads.reports.heads import draw_patterns_by_head, draw_patterns_summed
     from mechheads.reports.page import Section, write_page
+    from mechheads.reports.patterns import draw_patterns_by_head, draw_patterns_summed
 
     models = [loading.load(name, quiet=quiet) for name in names]
     if text is None:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.cli.commands import COMMANDS
 from mechheads.models.options import ModelOptions
-from mechheads.options import pick
+from mechheads.options import check_alone, flag_of, pick, read_value
 
+from .given import file_digests, read_circuit, read_scores
 from .prompts import check, ranking_and_judging
 from .run import Job, Measured, Session
 
@@ -16,20 +17,40 @@ if TYPE_CHECKING:
 # Passed to circuits.discover unchanged.
 OPTIONS = "method metric threshold k search signed direction replacement draws seed budget".split()
 
+# Passed to circuits.discover_edges unchanged.
+EDGE_OPTIONS = "metric threshold signed replacement draws seed budget".split()
+# Settings of circuits of heads, and their defaults.
+OF_HEADS: Mapping[str, Any] = {
+    "method": "patch",
+    "k": None,
+    "search": "top",
+    "heads": None,
+    "circuit": None,
+    "effects": None,
+    "direction": "noising",
+}
+
 # Checked before the model is loaded.
 CHECKED = ("metric", "search", "threshold", "draws")
 
 
 def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
     """Check the settings; needs no torch."""
+    if settings["level"] == "edges":
+        return prepare_edges(settings, quiet)
     task, model, method = (settings[name] for name in ("task", "model", "method"))
     loading = pick(ModelOptions, settings)
     own, task_options = check(task, method, settings, COMMANDS["discover"].own_options(settings))
+    scores = read_scores(settings)
+    circuit = read_circuit(
+        settings, "a circuit is either given or chosen", {"k": None, "search": "top"}
+    )
+    digests = file_digests(settings)
     source = loading.find(model, quiet)
 
     def measure(session: Session) -> Measured:
         import circuits
-        from circuits.discovery import check_settings
+        from circuits.experiment import check_settings
         from mechheads.models.provenance import provenance
 
         check_settings(**{name: settings[name] for name in CHECKED})
@@ -39,14 +60,51 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
             loaded,
             prompts,
             judging,
-            effects=session.effects,
+            effects=scores or session.effects,
+            circuit=circuit,
             quiet=session.quiet,
             options=own,
             **{name: settings[name] for name in OPTIONS},
         )
+        origin = provenance(loaded, source, [prompts, judging], settings["seed"])
+        return Measured(found, origin | digests)
+
+    ranked = method if scores is None else "given"
+    words = [task, model, ranked, *([] if circuit is None else ["circuit"])]
+    return Job(words, [model], settings, measure)
+
+
+def prepare_edges(settings: Mapping[str, Any], quiet: bool = False) -> Job:
+    """The same at the level of edges; they have one method, that of `ig` for heads."""
+    task, model = settings["task"], settings["model"]
+    check_no_heads(settings)
+    loading = pick(ModelOptions, settings)
+    own, task_options = check(task, "ig", settings, COMMANDS["discover"].own_options(settings))
+    own = {name: read_value(value, int, flag_of(name)) for name, value in own.items()}  # --steps
+    source = loading.find(model, quiet)
+
+    def measure(session: Session) -> Measured:
+        import circuits
+        from circuits.experiment import check_settings
+        from mechheads.models.provenance import provenance
+
+        check_settings(**{name: settings[name] for name in CHECKED})
+        loaded = loading.load(model, session.models, session.quiet)
+        prompts, judging = ranking_and_judging(loaded, task, settings, task_options)
+        given = {name: settings[name] for name in EDGE_OPTIONS}
+        found = circuits.discover_edges(
+            loaded, prompts, judging, quiet=session.quiet, **given, **own
+        )
         return Measured(found, provenance(loaded, source, [prompts, judging], settings["seed"]))
 
-    return Job([task, model, method], [model], settings, measure)
+    return Job([task, model, "edges"], [model], settings, measure)
+
+
+def check_no_heads(settings: Mapping[str, Any]) -> None:
+    """Raise an error if a setting of circuits of heads is not at its default."""
+    why = "edges are ranked by edge attribution, and kept in that order"
+    given = {name: default for name, default in OF_HEADS.items() if name in settings}
+    check_alone("--level edges", why, settings, given)
 
 
 def patch_layer(

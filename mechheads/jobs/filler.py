@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError
-from mechheads.filler.conditions import INSTRUCTION, Design, read_conditions, read_sweeps
+from mechheads.filler.conditions import ARM_PMAX, INSTRUCTION, Design, read_conditions, read_sweeps
 from mechheads.heads import parse
 from mechheads.models.cache import ModelCache
+from mechheads.models.locate import check_distinct
 from mechheads.models.options import ModelOptions
-from mechheads.options import flag_of, pick, read_list
+from mechheads.options import check_least, flag_of, pick, read_list
 from mechheads.prompts import Questions, check_prompts
 from tasks import questions
 from tasks import registry as tasks
@@ -27,6 +28,7 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
     design = check(settings, names, options)
     loading = pick(ModelOptions, settings)
     sources = {name: loading.find(name, quiet) for name in names}
+    check_distinct("--models", sources.values())
 
     def measure(session: Session) -> Measured:
         from mechheads.filler.experiment import filler_experiment
@@ -65,8 +67,7 @@ def check(settings: Mapping[str, Any], names: Sequence[str], options: Mapping[st
     check_prompts("--n", settings["n"])
     file = tasks.is_file(settings["task"])
     tokens = (256 if file else 8) if settings["max_tokens"] is None else settings["max_tokens"]
-    if tokens < 1:
-        raise MechheadsError(f"--max-tokens takes 1 or more, got {tokens}.")
+    check_least("--max-tokens", tokens, 1)
     check_run(settings)
     instruction = check_task(settings, options)
     keys = ("filler", "word", "length", "place", "seed")
@@ -78,6 +79,7 @@ def check(settings: Mapping[str, Any], names: Sequence[str], options: Mapping[st
         {
             "c": settings["arm_c"],
             "percentile": settings["arm_percentile"],
+            "pmin": settings["arm_pmin"],
             "seed": settings["seed"],
         },
         {
@@ -91,8 +93,8 @@ def check(settings: Mapping[str, Any], names: Sequence[str], options: Mapping[st
 def check_run(settings: Mapping[str, Any]) -> None:
     """Raise an error if a filler or ARM setting is invalid."""
     length, c, percentile = (settings[key] for key in ("length", "arm_c", "arm_percentile"))
-    if length < 0:
-        raise MechheadsError(f"--length takes 0 or more, got {length}.")
+    pmin = settings["arm_pmin"]
+    check_least("--length", length, 0)
     if length == 0 and settings["head"] == "auto":
         raise MechheadsError(
             "--head auto needs a --length above 0: without filler, no head's attention changes."
@@ -100,10 +102,11 @@ def check_run(settings: Mapping[str, Any]) -> None:
     for flag in ("filler", "word"):
         if not settings[flag].strip():
             raise MechheadsError(f"--{flag} takes non-blank text, got {settings[flag]!r}.")
-    if not c >= 0:
-        raise MechheadsError(f"--arm-c takes 0 or more, got {c}.")
+    check_least("--arm-c", c, 0)
     if not 0 < percentile <= 100:
         raise MechheadsError(f"--arm-percentile takes more than 0 and up to 100, got {percentile}.")
+    if pmin is not None and not 0 <= pmin <= ARM_PMAX:
+        raise MechheadsError(f"--arm-pmin takes 0 to {ARM_PMAX}, the largest share, got {pmin}.")
 
 
 def check_task(settings: Mapping[str, Any], options: Mapping[str, Any]) -> str:

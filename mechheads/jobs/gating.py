@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError
+from mechheads.models.locate import check_distinct
 from mechheads.models.options import ModelOptions
-from mechheads.options import flag_of, pick, read_list
-from mechheads.progress import say
+from mechheads.options import check_least, flag_of, pick, read_list
+from mechheads.progress import stages
 from mechheads.prompts import LEAST, check_prompts
 from tasks import registry as tasks
 from tasks.contrasts import ContrastPlan, Format, read_contrasts
 
+from .prompts import length
 from .run import Job, Measured, Session
 
 if TYPE_CHECKING:
@@ -34,8 +36,7 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
     check(names, models, settings, options, plans)
     check_curve(settings)
     free, pulled = (_two(settings[name], flag_of(name)) for name in ("rates", "pulled_rates"))
-    for name in models:
-        pick(ModelOptions, settings).find(name, quiet)
+    check_distinct("--model", [pick(ModelOptions, settings).find(name, quiet) for name in models])
 
     def measure(session: Session) -> Measured:
         from mechheads.scoring.gate_fitting import FitSettings
@@ -80,10 +81,8 @@ def check(
 
 def check_curve(settings: Mapping[str, Any]) -> None:
     """Raise an error if the ablation curves would have too few heads or points."""
-    if settings["k"] < 1:
-        raise MechheadsError(f"--k takes 1 or more, got {settings['k']}.")
-    if settings["points"] is not None and settings["points"] < 2:
-        raise MechheadsError(f"--points takes 2 or more, got {settings['points']}.")
+    check_least("--k", settings["k"], 1)
+    check_least("--points", settings["points"], 2)
 
 
 def check_contrast(settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -105,14 +104,15 @@ def make_prompts(
     from mechheads.models.model import encoder_of
     from mechheads.prompts.partitions import split_prompts, wanted
 
-    n, test = settings["n"], settings["test"]
+    n, test, skip = (settings.get(name) for name in ("n", "test", "skip_misaligned"))
     made = tasks.make(
         task,
         model,
-        n=tasks.default_count(task, wanted(n, test)),
+        n=tasks.default_count(task, wanted(n, test), model if skip else None),
         seed=settings["seed"],
         split=settings["split"],
         or_all=n is None or test is None,
+        skip_misaligned=bool(skip),
         **dict(options),
     )
     return split_prompts(encoder_of(model), made, n, test)
@@ -142,15 +142,22 @@ def gate(
     # Find problems with the last model's prompts before spending time on the first one's fits.
     for name in models[1:]:
         ready(name)
-    for name in models:
+
+    def run_model(name: str) -> None:
         loaded, made = ready(name)
-        for task in names:
-            say(f"{task} on {name}", quiet)
-            begun = time.monotonic()
-            found.append(gate_task(loaded, *made[task], fitting, **common))
-            timings[f"{task} on {name}"] = time.monotonic() - begun
+        with stages("gate", {task: length(made[task]) for task in names}, quiet) as progress:
+            for task in names:
+                begun = time.monotonic()
+                with progress.stage(task):
+                    found.append(gate_task(loaded, *made[task], fitting, **common))
+                timings[f"{task} on {name}"] = time.monotonic() - begun
         every = [part for both in made.values() for part in both]
         origins[name] = provenance(loaded, loading.find(name), every, fitting.seed)
+
+    with stages("gate", {name: loading.size(name) for name in models}, quiet) as progress:
+        for name in models:
+            with progress.stage(name):
+                run_model(name)
     origin = origins[models[0]] if len(models) == 1 else origins
     return Measured(Gating(tuple(found)), origin, timings)
 

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError, unknown
+from mechheads.masking.selection import EITHER, RANKING
 from mechheads.models.options import ModelOptions
-from mechheads.options import flag_of, pick, read_list
+from mechheads.options import check_least, flag_of, pick, read_list
 from mechheads.prompts import check_prompts
 from mechheads.scoring import registry as methods
 from tasks import questions
 from tasks import registry as tasks
 
+from .given import file_digests, read_circuit
 from .run import Job, Measured, Session
 
 if TYPE_CHECKING:
@@ -29,8 +31,10 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
     names = read_list(settings["tasks"], str, "--tasks")
     metrics = read_list(settings["metrics"], str, "--metrics")
     options = COMMANDS["mask"].own_options(settings)
+    circuit = read_circuit(settings, EITHER, RANKING)
     check_masks(settings, options)
-    check_questions(names, settings)
+    check_questions(names, settings, ranked=circuit is None)
+    digests = file_digests(settings)
     check_answers(metrics, settings["max_tokens"])
     loading = pick(ModelOptions, settings)
     source = loading.find(model, quiet)
@@ -47,17 +51,22 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
             loaded,
             split,
             qualities,
+            heads=circuit,
             options=options,
             quiet=session.quiet,
             **{name: settings[name] for name in OPTIONS},
         )
-        used = [*split.ranked, *split.asked]
-        return Measured(found, provenance(loaded, source, used, settings["seed"]))
+        used = [*(split.ranked if circuit is None else ()), *split.asked]
+        origin = provenance(loaded, source, used, settings["seed"])
+        return Measured(found, origin | digests)
 
-    return Job(["mask", model, method], [model], settings, measure)
+    words = ["mask", model, method if circuit is None else "given"]
+    return Job(words, [model], settings, measure)
 
 
-def check_questions(names: Sequence[str], settings: Mapping[str, Any]) -> None:
+def check_questions(
+    names: Sequence[str], settings: Mapping[str, Any], *, ranked: bool = True
+) -> None:
     """Raise an error that says what is wrong with the questions."""
     if len(set(names)) < len(names):
         raise MechheadsError(f"--tasks lists a task twice: {','.join(names)}.")
@@ -68,7 +77,7 @@ def check_questions(names: Sequence[str], settings: Mapping[str, Any]) -> None:
             tasks.check(name, settings["n"], settings["split"], {})
             continue
         questions.from_file(name)
-        if settings["method"] != PROBE:
+        if ranked and settings["method"] != PROBE:
             raise MechheadsError(
                 f"{name} has questions but no corrupted prompts, which --method "
                 f"{settings['method']} needs. Use --method probe."
@@ -78,7 +87,7 @@ def check_questions(names: Sequence[str], settings: Mapping[str, Any]) -> None:
 def check_masks(settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Raise an error that says what is wrong with the ranking or the number of heads to mask."""
     method, k, matrix_k = (settings[name] for name in ("method", "k", "matrix_k"))
-    if method not in (*methods.METHODS, PROBE):
+    if method != PROBE and method.partition(":")[0] not in methods.METHODS:
         raise unknown("method", method, [*methods.METHODS, PROBE])
     if method != PROBE:
         methods.check_flags(method, options)
@@ -92,16 +101,14 @@ def check_masks(settings: Mapping[str, Any], options: Mapping[str, Any]) -> None
         raise MechheadsError(f"--matrix needs a single number of heads: add --matrix-k to --k {k}.")
     if matrix_k and not settings["matrix"]:
         raise MechheadsError("--matrix-k needs --matrix. Add it, or leave --matrix-k out.")
-    if settings["draws"] < 0:
-        raise MechheadsError(f"--draws takes 0 or more, got {settings['draws']}.")
+    check_least("--draws", settings["draws"], 0)
     if not 0 <= settings["scale"] < 1:
         raise MechheadsError(f"--scale takes 0 or more and less than 1, got {settings['scale']}.")
 
 
 def check_answers(metrics: Sequence[str], max_tokens: int) -> None:
     """Raise an error that says what is wrong with the answers or the metrics."""
-    if max_tokens < 1:
-        raise MechheadsError(f"--max-tokens takes 1 or more, got {max_tokens}.")
+    check_least("--max-tokens", max_tokens, 1)
     if len(set(metrics)) < len(metrics):
         raise MechheadsError(f"--metrics lists a metric twice: {','.join(metrics)}.")
 

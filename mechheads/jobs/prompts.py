@@ -1,6 +1,6 @@
 """Prompts for a job: checked before a model is loaded, made after."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError
@@ -33,15 +33,22 @@ def check(
     return ours, others
 
 
+def length(parts: "Sequence[Prompts]") -> float:
+    """Characters of all prompts: about how long a task takes, next to other tasks."""
+    return 1.0 + sum(len(pair.clean) for part in parts for pair in part.pairs)
+
+
 def ranking_and_judging(
     model: "Model", task: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> "tuple[Prompts, Prompts]":
     """Prompts to rank the heads on and prompts to judge them on; no pair is in both."""
     n, test = settings["n"], settings["test"]
-    half = tasks.default_count(task, 2 * DEFAULT) // 2
+    skip = settings["skip_misaligned"]
+    different = tasks.default_count(task, 2 * DEFAULT, model if skip else None)
+    half = different // 2
     if half < LEAST and (n is None or test is None):
         raise MechheadsError(
-            f"{task} has only about {2 * half} different prompts; at least {LEAST} are needed to "
+            f"{task} has only {different} different prompts; at least {LEAST} are needed to "
             f"rank and {LEAST} to judge. Add more prompts."
         )
     first, second = n or half, test or half
@@ -51,6 +58,7 @@ def ranking_and_judging(
         n=first + second,
         seed=settings["seed"],
         split=settings["split"],
+        skip_misaligned=skip,
         **dict(options),
     )
     if len(made) < first + second:
@@ -58,4 +66,10 @@ def ranking_and_judging(
             f"{task} has {len(made)} different prompts, but {first} to rank and {second} to judge "
             "were requested. Use a smaller --n or --test."
         )
-    return made.split_at(first)
+    ranked, judged = made.split_at(first)
+    if not ranked.pairs or not judged.pairs:
+        raise MechheadsError(
+            f"All {len(made)} prompts of {task} are of one group, so that none are left to judge "
+            "the ranking. Give prompts of several groups."
+        )
+    return ranked, judged

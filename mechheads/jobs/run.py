@@ -88,6 +88,7 @@ def run_job(name: str, settings: Mapping[str, Any], out: str, session: Session) 
     """Check the settings, measure, and write the run folder below `out`."""
     check_not_hidden()
     command = COMMANDS[name]
+    settings = command.in_full(settings)
     job: Job = import_module(f".{JOBS[name]}", __package__).prepare(settings, session.quiet)
     folder = runs.folder_for(out, job.words, job.settings)
     say(f"Loading {', '.join(job.models)} ...", session.quiet)

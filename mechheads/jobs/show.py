@@ -7,7 +7,7 @@ from mechheads.errors import MechheadsError
 from mechheads.models.options import ModelOptions
 from mechheads.options import flag_of
 from mechheads.packages import check_not_hidden
-from mechheads.progress import say
+from mechheads.progress import bar, say
 
 from .run import Finished, print_json
 
@@ -20,6 +20,7 @@ def show_tasks(given: Mapping[str, Any]) -> Finished:
     loading: ModelOptions = given["loading"]
     task, n, test, options = (given[name] for name in ("task", "n", "test", "options"))
     model, metric, quiet = (given[name] for name in ("model", "metric", "quiet"))
+    task = tasks.default_task(model) if task is None else task
     names = list(tasks.TASKS) if task == "all" else [task]
     if task == "all" and options:
         raise MechheadsError(
@@ -41,23 +42,27 @@ def show_tasks(given: Mapping[str, Any]) -> Finished:
     if metric:
         metrics.find(metric)
     loaded, several = loading.load(model, quiet=quiet), len(names) > 1
-    rows = []
-    for name in names:
-        prompts = tasks.make(
-            name,
-            loaded,
-            n=count if several else max(n, count),
-            seed=given["seed"],
-            split=given["split"],
-            or_all=several,
-            **options,
-        )
-        measured = prompts.first(count)
-        edges = count_edges(loaded, measured, quiet=quiet) if is_gated(loaded) else None
-        rows.append((evaluate(loaded, measured, metric, quiet=quiet), edges))
-        if not several and not given["json"]:
-            print_prompts(loaded, prompts, n)
-            print_evaluation(*rows[-1])
+    rows, prompts = [], None
+    with bar(len(names), "Tasks", quiet) as progress:
+        for name in names:
+            prompts = tasks.make(
+                name,
+                loaded,
+                n=count if several else max(n, count),
+                seed=given["seed"],
+                split=given["split"],
+                or_all=several,
+                skip_misaligned=given["skip_misaligned"],
+                **options,
+            )
+            measured = prompts.first(count)
+            with progress.part(0.6 * is_gated(loaded), name):
+                edges = count_edges(loaded, measured, quiet=quiet) if is_gated(loaded) else None
+            with progress.part(1 - 0.6 * is_gated(loaded), name):
+                rows.append((evaluate(loaded, measured, metric, quiet=quiet), edges))
+    if prompts and not several and not given["json"]:
+        print_prompts(loaded, prompts, n)
+        print_evaluation(*rows[-1])
     found = [evaluation for evaluation, _ in rows]
     if given["json"]:
         headline = {"parts": {one.task: one.headline for one in found}}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError
 from mechheads.models import locate
-from mechheads.options import read_path
+from mechheads.options import check_least, read_path
 from mechheads.packages import check_not_hidden
 from mechheads.progress import say
 from mechheads.runs.files import alone, prepare, recover
@@ -15,7 +15,7 @@ from .run import Finished, print_json
 
 if TYPE_CHECKING:
     from mechheads.models.huggingface import Original
-    from mechheads.training.data import Course
+    from mechheads.training.data import TrainingData
     from mechheads.training.sparsification import Settings
 
 # Passed to `sparsification.Settings` unchanged.
@@ -26,8 +26,8 @@ def run_sparsify(given: Mapping[str, Any]) -> Finished:
     """Check, load, train and report."""
     check_not_hidden()
     model, threads, quiet = (given[name] for name in ("model", "threads", "quiet"))
-    if threads is not None and threads < 1:
-        raise MechheadsError(f"--threads takes 1 or more, got {threads}.")
+    check_least("--threads", threads, 1)
+    check_least("--stop-after", given["stop_after"], 1)
     place = None if given["text"] == "tasks" else read_path(given["text"], "--text")
     if place:
         from mechheads.training.texts import text_files
@@ -49,12 +49,12 @@ def run_sparsify(given: Mapping[str, Any]) -> Finished:
     if threads is not None:
         torch.set_num_threads(threads)
     original = load_original(model, revision=given["revision"], device=given["device"], quiet=quiet)
-    course = make_course(original, place, settings)
+    data = training_data(original, place, settings)
     with alone(folder):
         recover(folder / "model")
         found = sparsification.sparsify(
             original,
-            course,
+            data,
             settings,
             folder,
             stop_after=given["stop_after"],
@@ -74,20 +74,20 @@ def run_sparsify(given: Mapping[str, Any]) -> Finished:
     return Finished(found, folder)
 
 
-def make_course(original: "Original", place: Path | None, settings: "Settings") -> "Course":
+def training_data(original: "Original", place: Path | None, settings: "Settings") -> "TrainingData":
     """What the model is trained on: text, or the prompts of the tasks."""
     from mechheads.prompts.lexicon import tokenizer_lexicon
-    from mechheads.training.data import task_course, text_course
+    from mechheads.training.data import task_data, text_data
     from tasks.curriculum import held_out_pairs, shares
 
     tokenizer, bos, seed = original.tokenizer, original.prepend_bos, settings.seed
     if place is None:
         lexicon = tokenizer_lexicon(tokenizer, settings.model)
         portions, tests = shares(lexicon, settings.batch), held_out_pairs(lexicon, 16)
-        return task_course(tokenizer, portions, tests, seed, bos)
+        return task_data(tokenizer, portions, tests, seed, bos)
     if settings.length > original.n_ctx:
         raise MechheadsError(
             f"{settings.model} takes up to {original.n_ctx} tokens, but --length is "
             f"{settings.length}. Use a smaller --length."
         )
-    return text_course(tokenizer, place, settings.length, settings.batch, seed, bos)
+    return text_data(tokenizer, place, settings.length, settings.batch, seed, bos)

@@ -1,4 +1,7 @@
-"""Model answers with no heads masked, with the first K of a ranking, and with K random others."""
+"""Model answers with no heads masked, with the first K of a ranking, and with K random others.
+
+Or with given heads masked, and with as many random others.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +19,7 @@ from mechheads.models.model import Model, shape_of
 from mechheads.prompts import Questions
 from mechheads.scoring.statistics import bootstrap
 
-from .selection import Head, check_sizes, overlap, random_heads
+from .selection import GIVEN, NONE, RANDOM, TOP, Head, check_sizes, overlap, random_heads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Condition:
-    """What is masked: nothing, the `top` k heads, or one draw of k `random` ones."""
+    """What is masked: `none`, the `top` k heads, `given` heads, or one draw of k `random` ones."""
 
     selection: str
     k: int
@@ -34,7 +37,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class FunctionAnswers:
-    """One function: its conditions, the answers under each, and every metric of every answer."""
+    """One function: its conditions, the answers under each, and every metric of every answer.
+
+    `ranking` is empty if the heads were given.
+    """
 
     function: str
     ranking: tuple[Head, ...]
@@ -44,6 +50,15 @@ class FunctionAnswers:
     said: tuple[tuple[str, ...], ...]
     metrics: tuple[str, ...]
     values: Float[Tensor, "condition metric prompt"]
+
+    def check(self) -> None:
+        """Raise a ValueError if its parts are not of the same conditions, metrics and prompts."""
+        listed = (len(self.conditions), len(set(self.metrics)), len(self.prompts))
+        if listed != self.values.shape or len(self.metrics) != listed[1]:
+            raise ValueError("its values are of other conditions, metrics or prompts")
+        answered = [len(self.gold), *map(len, self.said)]
+        if len(self.said) != listed[0] or set(answered) != {listed[2]} or not all(self.gold):
+            raise ValueError("its answers are of other prompts or conditions")
 
     def frame(self) -> "pd.DataFrame":
         """A tidy frame: function, selection, k, draw, metric, value (mean over prompts)."""
@@ -58,9 +73,14 @@ class FunctionAnswers:
         return pd.DataFrame(rows, columns=pd.Index(columns))
 
     @property
+    def chosen(self) -> str:
+        """The selection that is compared with random heads: `top` or `given`."""
+        return GIVEN if any(c.selection == GIVEN for c in self.conditions) else TOP
+
+    @property
     def sizes(self) -> list[int]:
         """Every k, in order."""
-        return sorted({c.k for c in self.conditions if c.selection == "top"})
+        return sorted({c.k for c in self.conditions if c.selection == self.chosen})
 
     def right(self) -> Float[Tensor, "condition prompt"]:
         """1 where an answer is correct by exact match, independent of the metrics."""
@@ -73,22 +93,22 @@ class FunctionAnswers:
 
     def rows(self, metric: str) -> list[dict[str, Any]]:
         """The rows of `Masking.summary`, one per k."""
-        rows = []
+        rows, chosen = [], self.chosen
         for k in self.sizes:
-            top, drawn = self.of("top", k, metric)[0], self.of("random", k, metric)
+            top, drawn = self.of(chosen, k, metric)[0], self.of(RANDOM, k, metric)
             means = drawn.mean(1) if len(drawn) else torch.tensor([torch.nan])
             more = drawn.mean(0) - top
-            (top_low, top_high), (more_low, more_high) = interval(top), interval(more)
-            sets = [c.heads for c in self.conditions if c.selection == "random" and c.k == k]
+            (top_low, top_high), (more_low, more_high) = interval(top, 0.0), interval(more)
+            sets = [c.heads for c in self.conditions if c.selection == RANDOM and c.k == k]
             rows.append(
                 {
                     "function": self.function,
                     "k": k,
                     "metric": metric,
-                    "whole": self.of("none", 0, metric).mean().item(),
-                    "top": top.mean().item(),
-                    "top_low": top_low,
-                    "top_high": top_high,
+                    "whole": self.of(NONE, 0, metric).mean().item(),
+                    chosen: top.mean().item(),
+                    f"{chosen}_low": top_low,
+                    f"{chosen}_high": top_high,
                     "random": means.mean().item(),
                     "worst": means.min().item(),
                     "best": means.max().item(),
@@ -102,9 +122,9 @@ class FunctionAnswers:
 
     def loss(self, metric: str) -> "Loss":
         """How much of a metric is lost, mean over k."""
-        whole = self.of("none", 0, metric)[0]
-        top = torch.stack([self.of("top", k, metric)[0] for k in self.sizes]).mean(0)
-        drawn = torch.stack([self.of("random", k, metric).mean(0) for k in self.sizes]).mean(0)
+        whole = self.of(NONE, 0, metric)[0]
+        top = torch.stack([self.of(self.chosen, k, metric)[0] for k in self.sizes]).mean(0)
+        drawn = torch.stack([self.of(RANDOM, k, metric).mean(0) for k in self.sizes]).mean(0)
         lost = [(whole - values).mean().item() for values in (top, drawn)]
         return Loss(lost[0], lost[1], *interval(drawn - top))
 
@@ -127,9 +147,9 @@ class FunctionAnswers:
 
 @dataclass(frozen=True)
 class Loss:
-    """What is lost without the top heads and without random ones.
+    """What is lost without the top (or given) heads and without random ones.
 
-    `low` and `high` are the 95 % interval of the difference (paired bootstrap over questions).
+    `low` and `high` are the 95% interval of the difference, paired by question.
     """
 
     top: float
@@ -157,15 +177,17 @@ def mask_heads(
     max_tokens: int = 32,
     budget: int | None = None,
     quiet: bool = False,
+    given: bool = False,
 ) -> FunctionAnswers:
     """Answers with the first k heads masked and with k random others masked, for every k.
 
-    A masked head's z is multiplied by `scale`.
+    A masked head's z is multiplied by `scale`. `given` says that the first heads were given, and
+    that the order of the others means nothing.
     """
     check_sizes(sizes, len(ranking), draws)
-    conditions = [Condition("none", 0, 0, ())]
+    conditions = [Condition(NONE, 0, 0, ())]
     for k in sizes:
-        conditions.append(Condition("top", k, 0, tuple(ranking[:k])))
+        conditions.append(Condition(GIVEN if given else TOP, k, 0, tuple(ranking[:k])))
         conditions += random_conditions(random_heads(ranking, k, draws, seed))
     answers = answer_conditions(
         model,
@@ -178,7 +200,15 @@ def mask_heads(
         budget=budget,
         quiet=quiet,
     )
-    return replace(answers, ranking=tuple(ranking))
+    return replace(answers, ranking=() if given else tuple(ranking))
+
+
+def answer_passes(questions: Questions, conditions: int, max_tokens: int) -> float:
+    """About how many passes answers cost, for progress bars, if most of them end early.
+
+    The prompt is read once for all conditions, then every token of an answer is a short pass.
+    """
+    return len(questions) * (1 + conditions * max_tokens / 36)
 
 
 def answer_conditions(
@@ -226,12 +256,13 @@ def answer_conditions(
 
 def random_conditions(sets: Sequence[Sequence[Head]]) -> list[Condition]:
     """One condition per draw."""
-    return [Condition("random", len(heads), i, tuple(heads)) for i, heads in enumerate(sets)]
+    return [Condition(RANDOM, len(heads), i, tuple(heads)) for i, heads in enumerate(sets)]
 
 
-def interval(values: Float[Tensor, " prompt"]) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean over prompts."""
-    low, high = bootstrap(values[:, None])
+def interval(values: Float[Tensor, " prompt"], least: float = -1.0) -> tuple[float, float]:
+    """95% interval of the mean over prompts, of metrics from 0 to 1 or of their differences."""
+    within = min(least, values.min().item()), max(1.0, values.max().item())
+    low, high = bootstrap(values[:, None], within=within)
     return low.item(), high.item()
 
 

@@ -18,8 +18,8 @@ MARKS = ("circle", "square", "diamond", "cross", "x", "star")
 def draw_masking(found: Masking) -> "go.Figure":
     """One panel per function, over k.
 
-    Top heads are solid with 95 % intervals over questions, random ones dashed with the range of
-    draws; accuracies are blue, text metrics red. The leftmost point is the unmasked model.
+    Top (or given) heads are solid with 95% intervals over questions, random ones dashed with the
+    range of draws; accuracies are blue, text metrics red. The leftmost point is the unmasked model.
     """
     from plotly.subplots import make_subplots
 
@@ -37,7 +37,7 @@ def draw_masking(found: Masking) -> "go.Figure":
     )
     sizes = sorted(set(table["k"]))
     left = sizes[0] / 2
-    metrics = list(dict.fromkeys(table["metric"]))
+    metrics, chosen = list(dict.fromkeys(table["metric"])), found.chosen
     marks = dict(zip(metrics, cycle(MARKS), strict=False))
     for i, function in enumerate(functions):
         place: Any = {"row": i // columns + 1, "col": i % columns + 1}
@@ -63,21 +63,21 @@ def draw_masking(found: Masking) -> "go.Figure":
                 )
             figure.add_scatter(
                 x=x,
-                y=[whole, *part["top"]],
-                name=f"{label}, top heads",
-                legendgroup=f"{metric} top",
+                y=[whole, *part[chosen]],
+                name=f"{label}, {chosen} heads",
+                legendgroup=f"{metric} {chosen}",
                 showlegend=i == 0,
                 mode="lines+markers",
                 line={"color": color, "width": 2.5},
                 marker={"symbol": marks[metric], "size": 7},
                 error_y={
-                    "array": [0, *(part["top_high"] - part["top"])],
-                    "arrayminus": [0, *(part["top"] - part["top_low"])],
+                    "array": [0, *(part[f"{chosen}_high"] - part[chosen])],
+                    "arrayminus": [0, *(part[chosen] - part[f"{chosen}_low"])],
                     "thickness": 1,
                     "width": 3,
                 },
                 cliponaxis=False,
-                hovertemplate="%{x} top heads: %{y:.2f}<extra></extra>",
+                hovertemplate=f"%{{x}} {chosen} heads: %{{y:.2f}}<extra></extra>",
                 **place,
             )
     figure.update_xaxes(

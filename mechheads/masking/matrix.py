@@ -14,12 +14,13 @@ from torch import Tensor
 
 from mechheads.metrics.text import Quality
 from mechheads.models.model import Model
+from mechheads.progress import stages
 from mechheads.prompts import Questions
 from mechheads.runs.result import Result
 from mechheads.scoring.statistics import ends, resample
 
 from .answers import Condition, answer_conditions, interval, random_conditions
-from .selection import Head, random_heads
+from .selection import NONE, TOP, Head, random_heads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,7 +138,7 @@ class Hierarchy:
         return (
             f"Without low-order heads, high-order functions lose {up} beyond random heads; without "
             f"high-order heads, low-order functions lose {down}; the difference is {difference}. "
-            "95 % intervals over questions."
+            "95% intervals over questions."
         )
 
 
@@ -177,32 +178,28 @@ def cross_mask(
     """Mask the first k heads of every function, or k random ones, and test every function."""
     names = tuple(questions.name for questions in sets)
     whole, values, drawn, lost = [], [], [], {}
-    for questions in sets:
-        conditions, sizes = [Condition("none", 0, 0, ())], [1]
-        for name in names:
-            others = random_heads(
-                rankings[name], k, draws, seed, spared=rankings[questions.name][:k]
-            )
-            conditions.append(Condition("top", k, 0, tuple(rankings[name][:k])))
-            conditions += random_conditions(others)
-            sizes += [1, len(others)]
-        answers = answer_conditions(
-            model,
-            questions,
-            conditions,
-            [quality],
-            positions=positions,
-            scale=scale,
-            max_tokens=max_tokens,
-            budget=budget,
-            quiet=quiet,
-        )
-        judged = [part.mean(0) for part in answers.values[:, 0].split(sizes)]
-        top, random = torch.stack(judged[1::2]), torch.stack(judged[2::2])
-        whole.append(judged[0].mean())
-        values.append(top.mean(1))
-        drawn.append(random.mean(1))
-        lost[questions.name] = random - top
+    common: dict[str, Any] = {"positions": positions, "scale": scale, "max_tokens": max_tokens}
+    common |= {"budget": budget, "quiet": quiet}
+    with stages(
+        "matrix", {questions.name: len(questions) for questions in sets}, quiet
+    ) as progress:
+        for questions in sets:
+            conditions, sizes = [Condition(NONE, 0, 0, ())], [1]
+            for name in names:
+                others = random_heads(
+                    rankings[name], k, draws, seed, spared=rankings[questions.name][:k]
+                )
+                conditions.append(Condition(TOP, k, 0, tuple(rankings[name][:k])))
+                conditions += random_conditions(others)
+                sizes += [1, len(others)]
+            with progress.stage(questions.name):
+                answers = answer_conditions(model, questions, conditions, [quality], **common)
+            judged = [part.mean(0) for part in answers.values[:, 0].split(sizes)]
+            top, random = torch.stack(judged[1::2]), torch.stack(judged[2::2])
+            whole.append(judged[0].mean())
+            values.append(top.mean(1))
+            drawn.append(random.mean(1))
+            lost[questions.name] = random - top
     return Matrix(
         names,
         names,

@@ -15,7 +15,7 @@ probability; and the text of the answer is tokenized again.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,7 +27,7 @@ from mechheads.engine.interventions import unchanged
 from mechheads.errors import MechheadsError
 from mechheads.models.hooks import unembed
 from mechheads.models.model import Model, encoder_of, shape_of
-from mechheads.progress import bar
+from mechheads.progress import bar, stages
 from mechheads.prompts import Questions
 from mechheads.prompts.partitions import split_sets
 
@@ -134,9 +134,14 @@ def probe_functions(
     )
     prompts = [item.prompt for item in items]
     whole = unchanged(shape_of(model)).keep
-    said = generate(model, prompts, whole, max_tokens=max_tokens, budget=budget, quiet=quiet)[0]
-    z = features(model, prompts, said)
-    importance, right = fit_probe(z, labels, held, seed=seed, epochs=epochs, rate=rate, quiet=quiet)
+    options: dict[str, Any] = {"max_tokens": max_tokens, "budget": budget}
+    with stages("probe", {"Answering": 1, "Reading heads": 1, "Probe": 2}, quiet) as progress:
+        with progress.stage("Answering"):
+            said = generate(model, prompts, whole, **options)[0]
+        with progress.stage("Reading heads"):
+            z = features(model, prompts, said)
+        with progress.stage("Probe"):
+            importance, right = fit_probe(z, labels, held, seed=seed, epochs=epochs, rate=rate)
     return Probing(
         names,
         importance.unflatten(1, shape_of(model).grid),

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechheads.heads import name_of
+from mechheads.heads import listed, name_of
 from mechheads.reports.page import Section
 from mechheads.reports.run import write_reports
 from mechheads.runs.files import write_text
@@ -15,15 +15,20 @@ from .answers import FunctionAnswers
 from .experiment import Masking
 from .matrix import compare_orders
 from .probe import Probing
+from .selection import GIVEN
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def write_masking(folder: Path, found: Masking, record: Record | None = None) -> Path:
-    """masking.csv, generations.jsonl, matrix.csv, probe.csv, arrays and both reports."""
+    """masking.csv, ranking.csv, generations.jsonl, matrix.csv, probe.csv, arrays, both reports.
+
+    There is no ranking if the heads were given.
+    """
     write_table(folder, "masking.csv", found.frame())
-    write_table(folder, "ranking.csv", ranking_frame(found))
+    if not found.heads:
+        write_table(folder, "ranking.csv", ranking_frame(found))
     lines = [json.dumps(r, ensure_ascii=False) for f in found.functions for r in f.records()]
     write_text(folder / "generations.jsonl", "\n".join(lines) + "\n")
     found.save(folder)
@@ -32,13 +37,13 @@ def write_masking(folder: Path, found: Masking, record: Record | None = None) ->
     sections = [
         Section(
             "Answers without heads",
-            f"One panel per function. Heads are ranked by {found.method}; the first k (solid) or k "
-            "random others (dashed, the band spans the worst to the best draw) are masked at "
+            f"One panel per function. {_masked(found)} (solid) or as many random others (dashed, "
+            "the band spans the worst to the best draw) are masked at "
             f"{_where(found.positions)} while the model answers. The leftmost point is the "
-            "unmasked model. Error bars, and more_low to more_high, are 95 % intervals over "
-            "questions, for these draws; more is the extra loss without top heads compared with "
-            "random ones. overlap is the share of heads that two random draws have in common: "
-            "where it is large, the band says little about other draws.",
+            "unmasked model. Error bars, and more_low to more_high, are 95% intervals over "
+            f"questions, for these draws; more is the extra loss without {found.chosen} heads "
+            "compared with random ones. overlap is the share of heads that two random draws have "
+            "in common: where it is large, the band says little about other draws.",
             found.plot(),
             frame=found.summary(),
         ),
@@ -74,14 +79,18 @@ def write_masking(folder: Path, found: Masking, record: Record | None = None) ->
             )
         )
     sections += [broken_section(answers) for answers in found.functions]
-    title = f"{found.model}: what does it answer without its top heads ({found.method})?"
+    without = listed(found.heads) if found.heads else f"its top heads ({found.method})"
+    title = f"{found.model}: what does it answer without {without}?"
     return write_reports(folder, title, sections, found, record)
 
 
 def question_table(found: Masking) -> dict[str, str]:
     """How many questions ranked the heads and how many were answered, and which are missing."""
+    ranked = {
+        name: f"{n} to rank the heads, " for name, n in found.ranked.items() if not found.heads
+    }
     table = {
-        a.function: f"{found.ranked.get(a.function, 0)} to rank the heads, {len(a.prompts)} others "
+        a.function: f"{ranked.get(a.function, '')}{len(a.prompts)} {'others ' * bool(ranked)}"
         "to answer"
         for a in found.functions
     }
@@ -93,7 +102,7 @@ def probe_table(probing: Probing) -> dict[str, str]:
     """How good the probe is, and how many heads matter."""
     low, high = wilson(probing.right, probing.n)
     return {
-        "Accuracy": f"{probing.accuracy:.1%} of {probing.n} (95 % {low:.1%} to {high:.1%})",
+        "Accuracy": f"{probing.accuracy:.1%} of {probing.n} (95% {low:.1%} to {high:.1%})",
         "Always predicting the most common function": f"{probing.chance:.1%}",
         **{f"Heads before the elbow, {name}": str(n) for name, n in probing.elbows.items()},
     }
@@ -108,26 +117,25 @@ def broken_section(answers: FunctionAnswers) -> Section:
     return Section(
         heading,
         f"None: {right} of {len(answers.prompts)} answers are right with all heads, and all of "
-        f"these stay right without the first {answers.sizes[-1]}."
+        f"these stay right without {_without(answers)}."
         if right
         else f"None: of {len(answers.prompts)} answers, none is right even with all heads.",
     )
 
 
 def broken(answers: FunctionAnswers, n: int = 5) -> "pd.DataFrame":
-    """Answers that are right (exact match) with all heads and wrong without the top ones."""
+    """Answers that are right (exact match) with all heads and wrong without the masked ones."""
     import pandas as pd
 
     rows = []
-    k = answers.sizes[-1]
-    last = next(i for i, c in enumerate(answers.conditions) if (c.selection, c.k) == ("top", k))
+    last = _last(answers)
     right = answers.right()
     for j in (right[0] > right[last]).nonzero()[:n, 0].tolist():
         question = answers.prompts[j].rstrip().splitlines()
         asked = " / ".join(line for line in question[-2:] if line.strip())
         said = answers.said[0][j].strip(), answers.said[last][j].strip()
         rows.append((asked, answers.gold[j][0], *said))
-    columns = ["question", "right", "all heads", f"without the first {k}"]
+    columns = ["question", "right", "all heads", f"without {_without(answers)}"]
     return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
@@ -141,6 +149,25 @@ def ranking_frame(found: Masking) -> "pd.DataFrame":
         for rank, head in enumerate(answers.ranking, start=1)
     ]
     return pd.DataFrame(rows, columns=pd.Index(["function", "rank", "head"]))
+
+
+def _last(answers: FunctionAnswers) -> int:
+    """The condition that masks the most heads, random ones aside."""
+    wanted = answers.chosen, answers.sizes[-1]
+    return next(i for i, c in enumerate(answers.conditions) if (c.selection, c.k) == wanted)
+
+
+def _without(answers: FunctionAnswers) -> str:
+    """What is masked there, in words."""
+    condition = answers.conditions[_last(answers)]
+    given = condition.selection == GIVEN
+    return listed(condition.heads, most=4) if given else f"the first {condition.k}"
+
+
+def _masked(found: Masking) -> str:
+    if found.heads:
+        return f"The given heads, {listed(found.heads, most=40)}"
+    return f"Heads are ranked by {found.method}; the first k"
 
 
 def _where(positions: str) -> str:

@@ -1,4 +1,4 @@
-"""Which heads are masked: the first K of a ranking, or K random others."""
+"""Which heads are masked: the first K of a ranking, given ones, or K random others."""
 
 import math
 import random
@@ -8,6 +8,10 @@ from itertools import combinations
 from mechheads.errors import MechheadsError
 
 Head = tuple[int, int]
+TOP, GIVEN, RANDOM, NONE = "top", "given", "random", "none"
+# Settings of a ranking, and their defaults: given heads exclude them.
+RANKING = {"method": "patch", "signed": False, "k": None, "matrix": False, "matrix_k": None}
+EITHER = "heads to mask are either given or ranked"
 
 
 def read_sizes(text: str | None, heads: int, flag: str = "--k") -> tuple[int, ...]:
@@ -44,6 +48,15 @@ def check_sizes(sizes: Sequence[int], heads: int, draws: int, flag: str = "--k")
                 f"{flag} {k} leaves fewer than {k} other heads of {heads} to draw at random. Use "
                 f"{flag} up to {heads // 2}{', or --draws 0' if flag == '--k' else ''}."
             )
+
+
+def check_given(given: Sequence[Head], heads: int, draws: int) -> None:
+    """Raise an error if too few other heads are left to draw as many at random."""
+    if draws and 2 * len(given) > heads:
+        raise MechheadsError(
+            f"{len(given)} given heads of {heads} leave fewer than {len(given)} others to draw at "
+            f"random. Give up to {heads // 2}, or use --draws 0."
+        )
 
 
 def random_heads(

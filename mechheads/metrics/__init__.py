@@ -3,6 +3,32 @@
 Token metrics are imported from here: METRICS, find, score.
 """
 
-from .token import METRICS, Metric, Scores, answer_tokens, find, score, score_answers
+from .token import (
+    METRICS,
+    Metric,
+    MetricLike,
+    Scores,
+    after_prompt,
+    answer_tokens,
+    check_name,
+    choose,
+    find,
+    label_of,
+    score,
+    score_answers,
+)
 
-__all__ = ["METRICS", "Metric", "Scores", "answer_tokens", "find", "score", "score_answers"]
+__all__ = [
+    "METRICS",
+    "Metric",
+    "MetricLike",
+    "Scores",
+    "after_prompt",
+    "answer_tokens",
+    "check_name",
+    "choose",
+    "find",
+    "label_of",
+    "score",
+    "score_answers",
+]

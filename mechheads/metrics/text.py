@@ -32,6 +32,7 @@ class Quality:
     accuracy: bool = False
 
 
+EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 ARTICLES = ("a", "an", "the")
 _MARKS = re.escape(string.punctuation)
 # Punctuation before a word; a sign or decimal point before a digit is part of the number.
@@ -127,7 +128,12 @@ def find_embedder() -> Any:
     except ModuleNotFoundError:
         return None
     try:
-        return SentenceTransformer("all-MiniLM-L6-v2", local_files_only=True)
+        # By its folder in the hub's cache: by name, a folder of that name in the working directory
+        # would be taken, and its code run.
+        folder = import_module("huggingface_hub").snapshot_download(EMBEDDER, local_files_only=True)
+        return SentenceTransformer(
+            folder, local_files_only=True, model_kwargs={"use_safetensors": True}
+        )
     except Exception:  # not downloaded: several libraries raise their own errors
         return None
 

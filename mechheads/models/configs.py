@@ -104,3 +104,12 @@ DERIVED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Gemma3ForCausalLM": gemma3,
     "PhiForCausalLM": phi,
 }
+
+# Architectures whose prompts TransformerLens does not begin with the BOS token.
+NO_BOS = (
+    "BloomForCausalLM",
+    "GPTNeoXForCausalLM",
+    "PhiForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)

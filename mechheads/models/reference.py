@@ -1,4 +1,4 @@
-"""Patching, masking and generation as TransformerLens does them, to compare ours with."""
+"""TransformerLens's own loops for patching, masking and generation, to compare ours with."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .huggingface import quiet_libraries
 from .model import Model
+from .wrap import lens_of
 
 
 def head_loop(
@@ -23,11 +24,11 @@ def head_loop(
     from transformer_lens import patching
 
     chosen = pd.DataFrame(heads, columns=pd.Index(["layer", "head"]))
-    names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
-    _, cache = model.run_with_cache(other, names_filter=names)
-    with quiet_libraries():
+    own: Any = lens_of(model).model
+    with quiet_libraries(), torch.no_grad():
+        _, cache = own.run_with_cache(other, names_filter=lambda name: name in _names(own))
         return patching.generic_activation_patch(
-            model=model,
+            model=own,
             corrupted_tokens=base,
             clean_cache=cache,
             patching_metric=metric,
@@ -46,26 +47,33 @@ def mask_loop(
     keep: Float[Tensor, "mask layer head"],
 ) -> Float[Tensor, " mask"]:
     """The metric with each mask: a full pass per mask, with a hook in every layer."""
-    names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.cfg.n_layers)]
-    _, cache = model.run_with_cache(other, names_filter=names)
+    own: Any = lens_of(model).model
+    _, cache = own.run_with_cache(other, names_filter=lambda name: name in _names(own))
     found = []
     for mask in keep:
 
         def mix(z: Tensor, hook: Any, mask: Tensor = mask) -> Tensor:
             return torch.where(mask[hook.layer()][:, None] == 1, z, cache[hook.name])
 
-        found.append(metric(model.run_with_hooks(base, fwd_hooks=[(name, mix) for name in names])))
+        hooks = [(f"blocks.{layer}.attn.hook_z", mix) for layer in range(len(own.blocks))]
+        found.append(metric(own.run_with_hooks(base, fwd_hooks=hooks)))
     return torch.stack(found)
+
+
+def _names(model: Any) -> set[str]:
+    """The hook points of z, by the names that the model uses itself and their aliases."""
+    every = [f"blocks.{layer}.attn.hook_z" for layer in range(len(model.blocks))]
+    return {*every, *(str(model.hook_dict[name].name) for name in every)}
 
 
 @torch.inference_mode()
 def generate_loop(model: Model, prompts: Sequence[str], n: int) -> list[str]:
     """Greedy answers of n tokens, one prompt at a time."""
-    tokenizer: Any = model.tokenizer
-    said = []
+    own: Any = lens_of(model).model
+    tokenizer, said = own.tokenizer, []
     for prompt in prompts:
-        tokens = model.to_tokens(prompt)
-        whole: Any = model.generate(
+        tokens = own.to_tokens(prompt)
+        whole: Any = own.generate(
             tokens, max_new_tokens=n, do_sample=False, stop_at_eos=True, verbose=False
         )
         said.append(tokenizer.decode(whole[0, tokens.shape[1] :], skip_special_tokens=True))

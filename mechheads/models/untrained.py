@@ -1,9 +1,6 @@
 """Untrained models with the shapes of well-known ones, for timing."""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .model import Model
+from typing import Any
 
 # The shapes of real models. Weights are random: only their number matters for speed.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -48,17 +45,51 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def random_model(tokenizer: Any, **shape: Any) -> "Model":
+def random_model(tokenizer: Any, backend: str | None = None, **shape: Any) -> Any:
     """An untrained model of any shape, e.g. for timing; takes HookedTransformerConfig arguments."""
     import torch
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
 
     from .huggingface import quiet_libraries
-    from .load import give_tokenizer
+    from .load import find_backend
 
     torch.manual_seed(0)
-    cfg = HookedTransformerConfig(model_name="random", device="cpu", **shape)
+    make = _hooked if find_backend(backend) == "hooked" else _bridged
     with quiet_libraries():
-        model = HookedTransformer(cfg, move_to_device=False)
-        give_tokenizer(model, tokenizer)
-    return model.eval().requires_grad_(False)
+        return make(tokenizer, shape).eval().requires_grad_(False)
+
+
+def _hooked(tokenizer: Any, shape: dict[str, Any]) -> Any:
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    from .wrap import give_tokenizer
+
+    cfg = HookedTransformerConfig(model_name="random", device="cpu", **shape)
+    model = HookedTransformer(cfg, move_to_device=False)
+    give_tokenizer(model, tokenizer)
+    return model
+
+
+def _bridged(tokenizer: Any, shape: dict[str, Any]) -> Any:
+    """A GPT-2 or a Llama of that shape, in a bridge."""
+    import transformers
+
+    from .wrap import wrap
+
+    kind = shape.get("normalization_type", "LN")
+    names = {
+        "n_layers": "num_hidden_layers",
+        "n_heads": "num_attention_heads",
+        "n_key_value_heads": "num_key_value_heads",
+        "d_model": "hidden_size",
+        "d_mlp": "n_inner" if kind == "LN" else "intermediate_size",
+        "d_vocab": "vocab_size",
+        "n_ctx": "max_position_embeddings",
+    }
+    given = {names[key]: value for key, value in shape.items() if key in names}
+    given |= {"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.1}
+    if kind == "LN":
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**given))
+    else:
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**given))
+    model.config._name_or_path = "random"
+    return wrap(model.eval(), tokenizer)

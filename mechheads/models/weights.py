@@ -7,37 +7,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .model import Model
+from .wrap import lens_of
 
 
 def output_weights(model: Model, layer: int) -> Float[Tensor, "head d_head d_model"]:
-    """W_O of one layer. Not model.W_O: that copies the weights of all layers."""
-    block: Any = model.blocks[layer]
-    return block.attn.W_O
-
-
-def input_weights(model: Model, layer: int, part: str) -> Float[Tensor, "head d_model d_head"]:
-    """W_Q, W_K or W_V of one layer, by letter."""
-    block: Any = model.blocks[layer]
-    return getattr(block.attn, f"W_{part.upper()}")
-
-
-def through_first_norm(
-    model: Model,
-    layer: int,
-    entering: Float[Tensor, "row pos d_model"],
-    slopes: Float[Tensor, "head row pos d_model"],
-) -> Float[Tensor, "head row pos d_model"]:
-    """Map gradients of what a layer's heads read back through the norm before them."""
-    block: Any = model.blocks[layer]
-    pull: Any = torch.func.vjp(block.ln1, entering)[1]
-    return torch.vmap(pull)(slopes)[0]
+    """W_O of one layer."""
+    return lens_of(model).output_weights(layer)
 
 
 def unembedding_columns(
     model: Model, tokens: Int[Tensor, "*rows"]
 ) -> Float[Tensor, "*rows d_model"]:
     """The columns of W_U for the tokens."""
-    return model.W_U.T[tokens.to(model.W_U.device)]
+    weight = lens_of(model).unembedding()
+    return weight.T[tokens.to(weight.device)]
 
 
 def through_final_norm(
@@ -45,13 +28,31 @@ def through_final_norm(
     along: Float[Tensor, "batch d_model"],
     end: Float[Tensor, "batch d_model"],
 ) -> Float[Tensor, "batch d_model"]:
-    """Map a direction after the final norm back through it, with its scale fixed at `end`."""
-    kind = model.cfg.normalization_type
-    if kind is None:
+    """Map a direction after the final norm back through it, with its scale fixed at `end`.
+
+    With its scale fixed a norm is linear, x -> w * x / scale, after removing the mean in a layer
+    norm. What it does to a few vectors shows w and scale, however the model computes them.
+    """
+    norm = lens_of(model).final_norm()
+    if norm is None:
         return along
-    along = along * getattr(model.ln_final, "w", 1.0)
-    centred = kind.startswith("LN")
-    inner = end - end.mean(-1, keepdim=True) if centred else end
-    scale = (inner.pow(2).mean(-1, keepdim=True) + model.cfg.eps).sqrt()
-    along = along / scale
+    centred = _removes_mean(norm, end)
+    probe = torch.ones_like(end[:1])
+    probe[:, ::2] = -1.0
+    shift = norm(torch.zeros_like(probe))
+    weight, inner = (norm(probe) - shift) / _inner(probe, centred), _inner(end, centred)
+    # The largest entry of each row shows its scale without rounding errors.
+    at = (inner * weight).abs().argmax(-1, keepdim=True)
+    scale = (norm(end) - shift).gather(-1, at) / (inner * weight).gather(-1, at)
+    along = along * weight * scale
     return along - along.mean(-1, keepdim=True) if centred else along
+
+
+def _inner(x: Float[Tensor, "batch d_model"], centred: bool) -> Float[Tensor, "batch d_model"]:
+    return x - x.mean(-1, keepdim=True) if centred else x
+
+
+def _removes_mean(norm: Any, end: Float[Tensor, "batch d_model"]) -> bool:
+    """Whether adding a constant to all entries changes nothing: a layer norm, not an RMS norm."""
+    one, two = norm(end[:1]), norm(end[:1] + end.abs().mean())
+    return bool((one - two).abs().max() <= 1e-3 * one.abs().max())

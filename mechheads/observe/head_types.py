@@ -18,6 +18,7 @@ from mechheads.errors import MechheadsError
 from mechheads.heads import name_of
 from mechheads.models.hooks import with_patterns
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
+from mechheads.options import check_least
 from mechheads.runs.frames import tidy
 from mechheads.runs.result import Result
 
@@ -77,15 +78,18 @@ def head_types(model: Model, *, length: int = 24, rows: int = 8, seed: int = 0) 
     >>> sorted(mechheads.head_types(mechheads.load("mini")).scores)
     ['duplicate token', 'induction', 'previous token']
     """
+    check_least("rows", rows, 1)
+    check_least("length", length, 4)
     tokenizer = encoder_of(model).tokenizer
-    first = [tokenizer.bos_token_id] if encoder_of(model).prepend_bos else []
+    first = [tokenizer.bos_token_id] if tokenizer and encoder_of(model).prepend_bos else []
     length = min(length, (shape_of(model).context - len(first)) // 2)
     if length < 4:
         raise MechheadsError(
             f"{model_name(model)} takes only {shape_of(model).context} tokens, too few to repeat "
             "any. Load it with a larger n_ctx if it allows one."
         )
-    usual = sorted(set(range(shape_of(model).vocabulary)) - set(tokenizer.all_special_ids))
+    special = set(tokenizer.all_special_ids) if tokenizer else set()
+    usual = sorted(set(range(shape_of(model).vocabulary)) - special)
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.tensor(usual)[torch.randint(len(usual), (rows, length), generator=generator)]
     begin = torch.tensor(first).long().expand(rows, -1)

@@ -11,11 +11,13 @@ from torch import Tensor
 from mechheads.errors import MechheadsError
 from mechheads.models.hooks import with_patterns
 from mechheads.models.model import Model, encoder_of, model_name, shape_of
+from mechheads.prompts import Pair
 from mechheads.runs.frames import tidy
 from mechheads.runs.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,24 @@ class Patterns(Result):
         frame: Any = tidy(("layer", "head", "query", "key"), {"weight": self.weights})
         return frame[frame["key"] <= frame["query"]].reset_index(drop=True)
 
+    def plot(self, heads: Any = None, **options: Any) -> "go.Figure":
+        """A small square per head; for given heads a large one each, with the tokens.
 
-def attend(model: Model, text: str) -> Patterns:
+        `heads`: "L9H6", "L9H6,L9H9", (9, 6), or a list of these.
+        """
+        return super().plot(heads=heads, **options)
+
+
+def attend(model: Model, text: str | Pair) -> Patterns:
     """Run a text once and keep the attention pattern of every head.
 
     Args:
         model: what `mechheads.load` returns
-        text: a prompt of two tokens or more
+        text: a prompt of two tokens or more, or a pair, whose clean prompt is run
 
     Returns:
-        Patterns: the tokens, and a weight per layer, head, query and key. Costs one forward pass.
+        Patterns: the tokens, and a weight per layer, head, query and key; `.plot("L9H6")` draws
+        one head. Costs one forward pass.
 
     >>> import mechheads
     >>> found = mechheads.attend(mechheads.load("mini"), "Mary and John went to the store.")
@@ -79,9 +89,14 @@ def attend(model: Model, text: str) -> Patterns:
 
 @torch.inference_mode()
 def attend_heads(
-    model: Model, text: str, heads: Sequence[tuple[int, int]]
+    model: Model, text: Any, heads: Sequence[tuple[int, int]]
 ) -> tuple[list[str], Float[Tensor, "head query key"]]:
     """Run the text once and keep its tokens and the patterns of the given heads."""
+    text = getattr(text, "clean", text)
+    if not isinstance(text, str):
+        raise MechheadsError(
+            f"Expected a text or a pair of prompts, got {type(text).__name__}. Give prompts[0]."
+        )
     ids = encoder_of(model).ids(text)
     if not 1 < len(ids) <= shape_of(model).context:
         raise MechheadsError(

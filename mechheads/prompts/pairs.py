@@ -1,14 +1,16 @@
 """Prompt pairs, which a task makes from a seed. Nothing here needs a model or torch."""
 
 import hashlib
+import html
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mechheads.errors import MechheadsError
 
+from .spans import Span
 from .splits import held_out, split_groups
 
 if TYPE_CHECKING:
@@ -17,15 +19,33 @@ if TYPE_CHECKING:
 LEAST, MOST = 4, 1_000_000
 
 
+class TokenIds(str):
+    """A text that is a list of token ids, for models without a tokenizer: "5 17 3"."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, ids: int | Sequence[int]) -> "TokenIds":
+        """The text of one id or several."""
+        return cls(" ".join(map(str, [ids] if isinstance(ids, int) else ids)))
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids."""
+        return tuple(map(int, self.split()))
+
+
 @dataclass(frozen=True)
 class Pair:
     """A clean prompt, its corrupted twin, and what should and should not follow the clean one.
 
     `answers` are alternatives (greater-than has many) of one or more tokens each, including the
-    leading space if any; `wrong` likewise. `group` names what the prompt is about (two people, two
+    leading space if any; `wrong` likewise. A pair may lack a corrupted twin ("") or wrong answers
+    if nothing that is measured needs them. `group` names what the prompt is about (two people, two
     operands): a group is in the training or the test split, never in both. `subject` is what the
     last question is about, if the group also includes the solved examples before it.
-    `source` says where the pair comes from, for example a file and line.
+    `source` says where the pair comes from, for example a file and line. `spans` name parts of the
+    clean prompt; they are no part of the text, so pairs that differ only in them are equal.
     """
 
     clean: str
@@ -35,6 +55,7 @@ class Pair:
     group: str = ""
     subject: str = ""
     source: str = field(default="", compare=False)
+    spans: tuple[Span, ...] = field(default=(), compare=False)
 
 
 Maker = Callable[[random.Random], Pair]
@@ -56,7 +77,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The pairs of one task and the settings that made them; equal settings give equal prompts."""
+    """The pairs of one task and the settings that made them; equal settings give equal prompts.
+
+    `skipped` counts the pairs of a file that were left out because they cannot be used.
+    """
 
     task: str
     metric: str
@@ -64,14 +88,45 @@ class Prompts:
     seed: int = 0
     split: str = "all"
     options: Mapping[str, Any] = field(default_factory=dict)
+    skipped: int = 0
 
     def __len__(self) -> int:
         """Number of pairs."""
         return len(self.pairs)
 
+    def __iter__(self) -> Iterator[Pair]:
+        """The pairs, one after the other."""
+        return iter(self.pairs)
+
+    @overload
+    def __getitem__(self, which: int) -> Pair: ...
+    @overload
+    def __getitem__(self, which: slice) -> "Prompts": ...
+    def __getitem__(self, which: int | slice) -> "Pair | Prompts":
+        """prompts[3] is a pair, prompts[:8] are prompts."""
+        if isinstance(which, slice):
+            return replace(self, pairs=self.pairs[which])
+        return self.pairs[which]
+
+    def __add__(self, other: "Prompts") -> "Prompts":
+        """The pairs of both; they must have the same metric."""
+        if not isinstance(other, Prompts):
+            return NotImplemented
+        if self.metric != other.metric:
+            raise MechheadsError(
+                f"{self.task} is measured by {self.metric} and {other.task} by {other.metric}. "
+                'Give both the same metric first: replace(prompts, metric="logprob").'
+            )
+        task = self.task if self.task == other.task else f"{self.task}+{other.task}"
+        return replace(self, task=task, pairs=self.pairs + other.pairs)
+
+    def filter(self, wanted: Callable[[Pair], bool]) -> "Prompts":
+        """The pairs for which the function is true."""
+        return replace(self, pairs=tuple(pair for pair in self.pairs if wanted(pair)))
+
     def first(self, n: int) -> "Prompts":
         """The first n pairs."""
-        return replace(self, pairs=self.pairs[:n])
+        return self[:n]
 
     def split_at(self, n: int) -> "tuple[Prompts, Prompts]":
         """Split into n pairs and the others; no group is on both sides."""
@@ -92,10 +147,27 @@ class Prompts:
             columns=pd.Index(["clean", "corrupt", "answers", "wrong"]),
         )
 
+    def __repr__(self) -> str:
+        """In a line; `frame()` shows the pairs."""
+        return f"<Prompts: {len(self)} of {self.task}, metric {self.metric}>"
+
+    def _repr_html_(self) -> str:
+        words = f"{len(self)} prompts of {html.escape(self.task)}, metric {self.metric}"
+        return f"<p>{words}</p>{self.frame().head(10).to_html(index=False)}"
+
     def digest(self) -> str:
         """SHA-256 of the text of all pairs, for provenance."""
         rows = [[p.clean, p.corrupt, p.answers, p.wrong] for p in self.pairs]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def check_given(prompts: Any) -> None:
+    """Raise if these are not prompts, or none at all."""
+    if not isinstance(prompts, Prompts):
+        shown = f"the name {prompts!r}" if isinstance(prompts, str) else type(prompts).__name__
+        raise MechheadsError(f"Expected what tasks.make returns, not {shown}.")
+    if not prompts.pairs:
+        raise MechheadsError(f"There are no prompts of {prompts.task}. Give at least one.")
 
 
 def check_prompts(flag: str, n: int) -> None:

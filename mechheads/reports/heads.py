@@ -1,26 +1,26 @@
-"""Figures with a cell or a panel per head: effects, types, positions, attention patterns."""
+"""Figures with a cell or a bar per head: effects, types, positions, edges."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxtyping import Float
-from torch import Tensor
+import torch
 
 from mechheads.heads import name_of
-from mechheads.metrics.token import METRICS
+from mechheads.metrics import label_of
+from mechheads.observe.activity import HeadActivity
 from mechheads.observe.edges import EdgeCounts
 from mechheads.observe.evaluation import Evaluation
 from mechheads.observe.head_types import HeadTypes
-from mechheads.observe.patterns import Patterns
+from mechheads.scoring.edge_attribution import EdgeEffects
 from mechheads.scoring.effects import HeadEffects, PositionEffects
-from mechheads.scoring.path_patching import EdgeEffects
 
-from .theme import COLORS, escaped, label, styled
+from .theme import COLORS, escaped, every, styled
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 BLUES = "Blues"
+SIGNS = "<br>(red helps,<br>blue hinders)"
+GAP = 60  # pixels between two panels
 
 
 def draw_effects(effects: HeadEffects) -> "go.Figure":
@@ -33,12 +33,17 @@ def draw_effects(effects: HeadEffects) -> "go.Figure":
     layers, heads = scores.shape
     letter = effects.letter
     largest = float(scores.abs().max()) or 1.0
-    said = effects.quantity or f"effect on<br>{METRICS[effects.metric].label}"
+    said = effects.quantity or f"effect on<br>{label_of(effects.metric)}"
     hover = [
         [
-            f"L{layer}{letter}{head}<br>effect {float(scores[layer, head]):.4f}<br>"
-            f"95 % {float(low[layer, head]):.4f} to {float(high[layer, head]):.4f}<br>"
-            f"p (corrected) {float(p_values[layer, head]):.2g}"
+            f"L{layer}{letter}{head}<br>effect {float(scores[layer, head]):.4f}"
+            + (
+                f"<br>95% {float(low[layer, head]):.4f} to {float(high[layer, head]):.4f}<br>"
+                f"p (corrected) {float(p_values[layer, head]):.2g}"
+                if effects.sampled
+                else ""
+            )
+            + (f"<br>{effects.roles.text(layer, head)}" if effects.roles else "")
             for head in range(heads)
         ]
         for layer in range(layers)
@@ -55,7 +60,9 @@ def draw_effects(effects: HeadEffects) -> "go.Figure":
             colorbar={"title": {"text": said}},
         )
     )
-    figure.update_xaxes(title_text="head" if letter == "H" else "key-value head", dtick=1)
+    figure.update_xaxes(
+        title_text="head" if letter == "H" else "key-value head", dtick=every(heads, 40)
+    )
     figure.update_yaxes(
         title_text="layer", autorange="reversed", dtick=1 if layers <= 16 else 2, showgrid=False
     )
@@ -70,66 +77,148 @@ def draw_effects(effects: HeadEffects) -> "go.Figure":
 def draw_head_types(found: HeadTypes) -> "go.Figure":
     """One heat map per head type: mean attention weight, layer by head."""
     panels = {kind: scores.tolist() for kind, scores in found.scores.items()}
-    return _grids(panels, "attention<br>weight")
+    return _grids(panels, "mean attention<br>weight (0 to 1)")
+
+
+def draw_activity(found: HeadActivity) -> "go.Figure":
+    """Two heat maps, layer by head: attention on the first token, and what a head writes."""
+    panels = {
+        "attention on the first token": found.first_token.tolist(),
+        "length written, of the residual stream's": found.written.tolist(),
+    }
+    return _grids(panels, "share")
 
 
 def draw_edge_counts(found: EdgeCounts) -> "go.Figure":
     """Layer by head: the share of its causal edges that a head uses."""
     share = found.used.sum(0) / found.possible.sum()
-    return _grids({"share of causal edges used": share.tolist()}, "share")
+    return _grids({"share of causal edges used": share.tolist()}, "share<br>(0 to 1)")
 
 
 def draw_positions(found: PositionEffects) -> "go.Figure":
-    """One row per strong head, one column per position: the head's effect at that position."""
-    import plotly.graph_objects as go
+    """By position or span: all heads of a layer together, and below them the strongest heads."""
+    from plotly.subplots import make_subplots
 
-    scores = found.scores
-    layers, heads, _ = scores.shape
-    sizes = scores.abs().amax(2).flatten()
-    shown = sorted(sizes.argsort(descending=True)[:24].tolist())
-    largest = float(sizes.max()) or 1.0
-    figure = go.Figure(
-        go.Heatmap(
-            z=[scores[divmod(i, heads)].tolist() for i in shown],
-            y=[name_of(*divmod(i, heads)) for i in shown],
+    scores, together = found.scores, found.by_layer.mean(0)
+    layers, heads, n = scores.shape
+    shown = sorted(found.ranking()[:24])
+    names = [found.name(*head) for head in shown]
+    unit = "head" if found.unit == "head" else "key-value head"
+    some = "" if len(shown) == layers * heads else f"{len(shown)} strongest of {layers * heads} "
+    sizes = [max(90, (18 if layers <= 24 else 10) * layers), 18 * len(shown)]
+    figure = make_subplots(
+        2,
+        1,
+        shared_xaxes=True,
+        row_heights=sizes,
+        vertical_spacing=GAP / (sum(sizes) + GAP),
+        subplot_titles=("all heads of a layer together", f"{some}{unit}s, one at a time"),
+    )
+    at = "position " if found.by == "position" else ""
+    hover = [f"at {at}{escaped(name)}" for name in found.positions]
+    alone = torch.stack([scores[head] for head in shown])
+    for row, panel, rows, what in ((1, together, range(layers), "layer "), (2, alone, names, "")):
+        largest = float(panel.abs().max()) or 1.0
+        ticks = [largest * i / row for i in range(-row, row + 1)]  # the upper panel is small
+        low, high = axes_of(figure, row, 1).yaxis.domain
+        figure.add_heatmap(
+            z=panel.tolist(),
+            y=list(rows),
             colorscale="RdBu_r",
             zmid=0,
             zmin=-largest,
             zmax=largest,
-            colorbar={"title": {"text": f"effect on<br>{METRICS[found.metric].label}"}},
-            hovertemplate="%{y} at position %{x}: %{z:.4f}<extra></extra>",
+            colorbar={
+                "y": (low + high) / 2,
+                "len": high - low,
+                "tickvals": ticks,
+                "ticktext": [f"{tick:.2g}" for tick in ticks],
+            },
+            customdata=[hover] * len(rows),
+            hovertemplate=f"{what}%{{y}} %{{customdata}}: %{{z:+.4f}}<extra></extra>",
+            row=row,
+            col=1,
         )
+    step = every(n, 40 if found.by == "span" else 30)
+    named = [_short(name) for name in found.positions[::step]]
+    longest = max(map(len, named))
+    level = n // step * (longest + 2) <= 100  # characters that fit next to each other
+    figure.update_xaxes(
+        tickvals=list(range(0, n, step)),
+        ticktext=list(map(escaped, named)),
+        tickangle=0 if level else -45 if n <= 12 else -90,
+        tickfont={"size": 11},
     )
-    figure.update_xaxes(title_text="position", dtick=1)
-    some = "" if len(shown) == layers * heads else f" ({len(shown)} strongest)"
-    figure.update_yaxes(title_text=f"head{some}", autorange="reversed", dtick=1)
-    return styled(figure, height=140 + 18 * len(shown), margin={"t": 30, "r": 20})
+    along = "position of the token, from 0" if found.by == "position" else "span of the prompt"
+    figure.update_xaxes(title_text=along, row=2)
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_yaxes(title_text="layer", dtick=every(layers, 24), row=1)
+    figure.update_yaxes(title_text=unit, dtick=1, row=2)
+    title: Any = {
+        "text": f"effect on {escaped(label_of(found.metric))}: red helps, blue hinders",
+        "font": {"size": 13},
+        "x": 0,
+        "xref": "paper",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "pad": {"b": 36},
+    }
+    return styled(
+        figure,
+        height=sum(sizes) + GAP + 170 + (0 if level else 6 * longest),
+        margin={"t": 90, "r": 20},
+        title=title,
+    )
+
+
+def _short(name: str) -> str:
+    """A name with room below an axis; the hover text has all of it."""
+    return name if len(name) <= 20 else f"{name[:19]}…"
 
 
 def draw_edge_effects(found: EdgeEffects, k: int = 20) -> "go.Figure":
-    """Bars: the k strongest paths from a head to the query, key or value of a later one."""
+    """Bars: the k strongest paths from a head to the query, key or value of a later one.
+
+    The paths straight to the logits are in `found.logits`.
+    """
     import plotly.graph_objects as go
 
     rows: Any = found.strongest(k).to_dict("records")
     names = [
         f"{name_of(r['from_layer'], r['from_head'])} → {name_of(r['to_layer'], r['to_head'])}"
-        f".{r['input']}"
+        f".{escaped(r['input'])}"
         for r in rows
     ]
-    figure = go.Figure(
-        go.Bar(
-            x=[r["effect"] for r in rows],
-            y=names,
+    figure = go.Figure()
+    for sign, color, hatch in (("helps", COLORS[1], ""), ("hinders", COLORS[0], "/")):
+        part = [i for i, r in enumerate(rows) if (r["effect"] > 0) == (sign == "helps")]
+        figure.add_bar(
+            x=[rows[i]["effect"] for i in part],
+            y=[names[i] for i in part],
             orientation="h",
-            error_x={"array": [r["se"] for r in rows], "thickness": 1},
-            marker={"color": [COLORS[1] if r["effect"] > 0 else COLORS[0] for r in rows]},
-            hovertemplate="%{y}: %{x:.4f}<extra></extra>",
+            name=sign,
+            error_x={"array": [rows[i]["se"] for i in part], "thickness": 1},
+            marker={"color": color, "pattern": {"shape": hatch, "solidity": 0.15}},
+            hovertemplate="%{y}: %{x:+.4f}<extra></extra>",
         )
-    )
-    title = f"effect on {METRICS[found.metric].label}, ± standard error"
+    title = f"effect on {label_of(found.metric)}, ± standard error"
     figure.update_xaxes(title_text=title)
-    figure.update_yaxes(autorange="reversed", dtick=1)
-    return styled(figure, height=140 + 22 * len(rows), margin={"t": 30, "r": 20, "l": 140})
+    figure.update_yaxes(
+        title_text=f"path ({len(rows)} strongest of {len(found.frame()):,})",
+        categoryorder="array",
+        categoryarray=names,
+        autorange="reversed",
+        dtick=1,
+    )
+    return styled(
+        figure,
+        height=160 + 22 * len(rows),
+        margin={"t": 40, "r": 20, "l": 160},
+        legend={"orientation": "h", "y": 1, "yanchor": "bottom"},
+        showlegend=True,
+        barmode="overlay",
+    )
 
 
 def draw_evaluation(found: Evaluation) -> "go.Figure":
@@ -137,22 +226,17 @@ def draw_evaluation(found: Evaluation) -> "go.Figure":
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for i, (side, values) in enumerate((("clean", found.clean), ("corrupted", found.corrupt))):
+    for i, (side, values) in enumerate(found.sides.items()):
         figure.add_box(
             y=values[found.metric].tolist(),
-            name=side,
+            name={"corrupt": "corrupted"}.get(side, side),
             boxpoints="all",
             marker={"color": COLORS[i], "size": 5},
             showlegend=False,
         )
     figure.update_xaxes(title_text="prompts")
-    figure.update_yaxes(title_text=METRICS[found.metric].label)
+    figure.update_yaxes(title_text=label_of(found.metric))
     return styled(figure, height=420, margin={"t": 30, "r": 20})
-
-
-def draw_patterns(found: Patterns) -> "go.Figure":
-    """A small square per head, a row per layer."""
-    return draw_patterns_by_head([found])
 
 
 def _grids(panels: "dict[str, list[list[float]]]", unit: str) -> "go.Figure":
@@ -174,167 +258,13 @@ def _grids(panels: "dict[str, list[list[float]]]", unit: str) -> "go.Figure":
             row=1,
             col=i + 1,
         )
-    figure.update_xaxes(title_text="head", dtick=1 if layers <= 16 else 2)
+    heads = len(next(iter(panels.values()))[0])
+    figure.update_xaxes(title_text="head", dtick=every(heads, 42 // len(panels)))
     figure.update_yaxes(autorange="reversed", dtick=1 if layers <= 16 else 2, showgrid=False)
     figure.update_yaxes(title_text="layer", col=1)
     return styled(figure, height=max(320, 120 + 26 * layers), margin={"t": 50, "r": 20})
 
 
-def draw_patterns_summed(models: Sequence[Patterns]) -> "go.Figure":
-    """One panel per model: the weights summed over all heads, with the tokens along both axes."""
-    from plotly.subplots import make_subplots
-
-    titles = [
-        f"{escaped(p.model)}: {p.edges:,} of {p.possible:,} edges ({p.edges / p.possible:.2%})"
-        for p in models
-    ]
-    figure = make_subplots(1, len(models), subplot_titles=titles, horizontal_spacing=0.16)
-    # The first query can only attend to itself: its weight would hide all the others.
-    top = max(p.weights.sum((0, 1))[1:].max().item() for p in models)
-    for i, patterns in enumerate(models):
-        place: Any = {"row": 1, "col": i + 1}
-        n = len(patterns.tokens)
-        figure.add_heatmap(
-            z=_causal(patterns.weights.sum((0, 1))),
-            zmin=0,
-            zmax=top,
-            colorscale=BLUES,
-            customdata=[[(label(q), label(k)) for k in patterns.tokens] for q in patterns.tokens],
-            hovertemplate="from %{customdata[0]}<br>to %{customdata[1]}<br>%{z:.3f}<extra></extra>",
-            showscale=i == len(models) - 1,
-            colorbar={"title": {"text": "weight, sum<br>over heads"}},
-            **place,
-        )
-        ticks = {"tickvals": list(range(n)), "ticktext": [label(t) for t in patterns.tokens]}
-        figure.update_xaxes(
-            title_text="attended token (key)", tickangle=-60, showgrid=False, **ticks, **place
-        )
-        figure.update_yaxes(
-            title_text="attending token (query)" if i == 0 else None,
-            autorange="reversed",
-            showgrid=False,
-            **ticks,
-            **place,
-        )
-    longest = max(len(p.tokens) for p in models)
-    styled(figure, height=max(420, 200 + 22 * longest), margin={"t": 60, "r": 20})
-    return figure
-
-
-def draw_patterns_by_head(models: Sequence[Patterns]) -> "go.Figure":
-    """A small square per head, a row per layer, models side by side."""
-    from plotly.subplots import make_subplots
-
-    layers = max(p.weights.shape[0] for p in models)
-    # A narrow empty column separates two models.
-    starts, titles = [1], [[] for _ in range(layers)]
-    for p in models:
-        heads = p.weights.shape[1]
-        starts.append(starts[-1] + heads + 1)
-        for layer, row in enumerate(titles):
-            known = layer < p.weights.shape[0]
-            row += [f"L{layer}H{head}" if known else "" for head in range(heads)] + [""]
-    columns = starts[-1] - 2
-    figure = make_subplots(
-        layers,
-        columns,
-        subplot_titles=[title for row in titles for title in row[:columns]],
-        column_widths=[0.3 if c + 1 in starts else 1.0 for c in range(1, columns + 1)],
-        horizontal_spacing=0.08 / columns,
-        vertical_spacing=0.22 / layers,
-    )
-    for start, patterns in zip(starts, models, strict=False):
-        for layer in range(patterns.weights.shape[0]):
-            for head in range(patterns.weights.shape[1]):
-                figure.add_heatmap(
-                    z=_causal(patterns.weights[layer, head]),
-                    zmin=0,
-                    zmax=1,
-                    colorscale=BLUES,
-                    hovertemplate=f"{escaped(patterns.model)} L{layer}H{head}<br>"
-                    "query %{y}, key %{x}: %{z:.3f}<extra></extra>",
-                    showscale=start == 1 and layer == head == 0,
-                    colorbar={"title": {"text": "weight"}},
-                    row=layer + 1,
-                    col=start + head,
-                )
-    bare: Any = {"showticklabels": False, "ticks": "", "showgrid": False, "mirror": True}
-    figure.update_xaxes(**bare)
-    figure.update_yaxes(autorange="reversed", **bare)
-    for start in starts[1:-1]:
-        figure.update_xaxes(visible=False, col=start - 1)
-        figure.update_yaxes(visible=False, col=start - 1)
-    figure.update_annotations(font_size=10)
-    height = 80 + 120 * layers
-    for start, patterns in zip(starts, models, strict=False):
-        ends = [start, start + patterns.weights.shape[1] - 1]
-        left, right = (_axis(figure, column).domain for column in ends)
-        figure.add_annotation(
-            text=f"<b>{escaped(patterns.model)}</b>",
-            x=(left[0] + right[1]) / 2,
-            y=1 + 35 / (height - 90),
-            xref="paper",
-            yref="paper",
-            showarrow=False,
-        )
-    styled(figure, height=height, margin={"t": 70, "b": 20})
-    return figure
-
-
-def draw_weights(
-    names: Sequence[str], tokens: Sequence[str], weights: Float[Tensor, "head query key"]
-) -> "go.Figure":
-    """One panel per head, three in a row, with tokens along the axes if there is room."""
-    from plotly.subplots import make_subplots
-
-    columns = min(3, len(names))
-    rows = -(-len(names) // columns)
-    figure = make_subplots(
-        rows,
-        columns,
-        subplot_titles=list(names),
-        shared_xaxes=True,
-        shared_yaxes=True,
-        horizontal_spacing=0.02,
-        vertical_spacing=0.1 / rows,
-    )
-    # A token may occur several times: its index makes it unique.
-    places = [f"{i} {label(token)}" for i, token in enumerate(tokens)]
-    for i, name in enumerate(names):
-        figure.add_heatmap(
-            z=_causal(weights[i]),
-            x=places,
-            y=places,
-            zmin=0,
-            zmax=1,
-            colorscale=BLUES,
-            hovertemplate=f"{name}<br>from %{{y}}<br>to %{{x}}<br>%{{z:.3f}}<extra></extra>",
-            showscale=i == 0,
-            colorbar={"title": {"text": "weight"}},
-            row=i // columns + 1,
-            col=i % columns + 1,
-        )
-    few = len(tokens) <= 28
-    ticks: Any = {
-        "type": "category",
-        "tickvals": places if few else [],
-        "ticktext": [label(token) for token in tokens] if few else [],
-        "showgrid": False,
-        "tickfont": {"size": 9},
-    }
-    figure.update_xaxes(tickangle=-90, **ticks)
-    figure.update_yaxes(autorange="reversed", **ticks)
-    figure.update_xaxes(title_text="attended token (key)", row=rows)
-    figure.update_yaxes(title_text="attending token (query)", col=1)
-    styled(figure, height=140 + 300 * rows, margin={"t": 40, "r": 20})
-    return figure
-
-
-def _axis(figure: Any, column: int) -> Any:
-    """The x axis of the first row's plot in this column."""
-    return figure.get_subplot(1, column).xaxis
-
-
-def _causal(weights: Float[Tensor, "query key"]) -> list[list[float | None]]:
-    """The weights, with None where an edge is closed or masked."""
-    return [[round(value, 4) or None for value in row] for row in weights.tolist()]
+def axes_of(figure: Any, row: int, column: int) -> Any:
+    """The x axis and the y axis of a panel."""
+    return figure.get_subplot(row, column)

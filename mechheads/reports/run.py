@@ -23,7 +23,13 @@ def write_reports(
     about = []
     if record is not None:
         about = [
-            Section("Settings", table={k: _shown(v) for k, v in record.settings.items()}),
+            Section(
+                "Settings",
+                table={
+                    name: "(not used)" if name in found.unused else _shown(value)
+                    for name, value in record.settings.items()
+                },
+            ),
             Section(
                 "Provenance", table={**_flat(record.provenance), "signature": sign(folder, record)}
             ),

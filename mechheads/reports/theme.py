@@ -1,6 +1,6 @@
 """The look of figures: colours, fonts, and escaping of names for plotly."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,3 +42,26 @@ def escaped(text: str) -> str:
 def label(token: str) -> str:
     """Format a token for a figure: plotly would drop spaces at its ends."""
     return escaped(repr(token)[1:-1] if not token.isprintable() else token.replace(" ", "␣"))
+
+
+def labels(tokens: Sequence[str]) -> list[str]:
+    """Format the tokens of a prompt, each once per place.
+
+    The tokens of a character that has several are all shown as that character and numbered: the
+    last adds it to the text, those before it are empty (`Encoder.texts`).
+    """
+    named = [label(token) for token in tokens]
+    empty = 0
+    for i, token in enumerate(tokens):
+        if empty and token and not token[0].isascii():
+            for part in range(empty + 1):
+                named[i - empty + part] = f"{label(token[0])} {part + 1}/{empty + 1}"
+            named[i] += label(token[1:])
+        empty = 0 if token else empty + 1
+    return named
+
+
+def every(n: int, room: int) -> int:
+    """The step between ticks if n stand where there is room for so many: 1, 2, 5, 10, ..."""
+    steps = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
+    return next(step for step in steps if n <= step * room)

@@ -80,7 +80,7 @@ def keep_rows(file: Path, column: str, last: int) -> None:
 
 
 def beside(place: Path, kind: str) -> Path:
-    """A hidden name beside a file or folder that is ours while this process lives."""
+    """A hidden name next to a file or folder, reserved for this process."""
     return place.with_name(f".{place.name}.{HOST}-{os.getpid()}.{kind}")
 
 
@@ -106,6 +106,8 @@ def recover(place: Path) -> None:
 def replace_folder(place: Path, new: Path) -> None:
     """Put a folder in the place of another: in one step where the system can exchange names."""
     old = beside(place, "old")
+    if place.is_symlink() or (place.exists() and not place.is_dir()):
+        raise MechheadsError(f"{place} is in the way: it is no folder of ours. Move it elsewhere.")
     if place.exists() and not _exchange(place, new):
         place.rename(old)
     if not place.exists():

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.errors import MechheadsError
+from mechheads.errors import MechheadsError, printable
 from mechheads.options import read_path
 
 from .files import beside, digest, prepare, recover, replace_folder, write_text
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+DEEPEST = 50  # levels of JSON inside each other; ours has five
 RESULT, TIMINGS = "result.json", "timings.json"
 REPORTS = ("report.html", "report.md")
 
@@ -98,6 +99,14 @@ def write_table(folder: Path, name: str, frame: "pd.DataFrame") -> Path:
     return write_text(folder / name, text)
 
 
+def read_table(file: Path) -> "pd.DataFrame":
+    """Read a CSV file; pandas itself would fetch a path that looks like an address."""
+    import pandas as pd
+
+    with file.open(encoding="utf-8", newline="") as stream:
+        return pd.read_csv(stream)
+
+
 def finish(folder: Path, record: Record, timings: Mapping[str, float]) -> None:
     """Write result.json with the digests of all files in the folder, and timings.json."""
     digests = {file.name: digest([file]) for file in sorted(folder.iterdir())}
@@ -142,6 +151,7 @@ def read_run(folder: Path, command: str | None = None) -> Record:
         raise MechheadsError(f"{folder} is not a run folder: it has no {RESULT}. Run it again.")
     try:
         content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse)
+        _check_plain(content)
         schema, digests = content["schema"], dict(content["files"])
         parts = (content["settings"], content["headline"], content["provenance"])
         settings, headline, provenance = map(dict, parts)
@@ -153,11 +163,11 @@ def read_run(folder: Path, command: str | None = None) -> Record:
     if schema != SCHEMA:
         raise MechheadsError(f"{file} has schema {schema}, but this version reads {SCHEMA}.")
     for name, expected in digests.items():
-        inside = folder / Path(name).name
-        if not inside.is_file():
-            raise MechheadsError(f"{folder} is damaged: {name} is missing. Run it again.")
-        if digest([inside]) != expected:
-            raise MechheadsError(f"{folder} is damaged: {name} was changed. Run it again.")
+        what = f"{folder} is damaged: {printable(name)[:80]}"
+        if (found := _digest_in(folder, name)) is None:
+            raise MechheadsError(f"{what} is missing. Run it again.")
+        if found != expected:
+            raise MechheadsError(f"{what} was changed. Run it again.")
     if signature(record, digests) != signed:
         raise MechheadsError(f"{folder} is damaged: {RESULT} was changed. Run it again.")
     if command is not None and record.command != command:
@@ -167,6 +177,31 @@ def read_run(folder: Path, command: str | None = None) -> Record:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not a number")
+
+
+def _check_plain(value: Any, levels: int = DEEPEST) -> None:
+    """Raise a ValueError if JSON holds infinity (1e999), half a character, or is nested deeply."""
+    if not levels:
+        raise ValueError(f"more than {DEEPEST} levels inside each other")
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, float) and not math.isfinite(value):
+        _refuse("a number beyond 1e308")
+    elif isinstance(value, dict):
+        for part in (*value, *value.values()):
+            _check_plain(part, levels - 1)
+    elif isinstance(value, list):
+        for part in value:
+            _check_plain(part, levels - 1)
+
+
+def _digest_in(folder: Path, name: str) -> str | None:
+    """The digest of a file of the folder; None if there is no such file."""
+    inside = folder / name
+    try:
+        return digest([inside]) if inside.name == name and inside.is_file() else None
+    except (OSError, ValueError):  # no file can have that name, or it cannot be read
+        return None
 
 
 def is_run(name: str) -> bool:

@@ -25,6 +25,7 @@ ARRAYS = "arrays.safetensors"
 R = TypeVar("R", bound="Result")
 
 FIGURES = {
+    "Ablated": "mechheads.reports.ablation:draw_ablated",
     "Ablation": "mechheads.gating.figures:draw_ablation",
     "Accuracies": "mechheads.filler.figures:draw_accuracies",
     "Attention": "mechheads.filler.figures:draw_attention",
@@ -32,24 +33,30 @@ FIGURES = {
     "Contrast": "mechheads.gating.figures:draw_contrast",
     "Curve": "circuits.figures:draw_curve",
     "Discovery": "circuits.figures:draw_discovery",
+    "EdgeComparison": "circuits.edges.figures:draw_edge_comparison",
     "EdgeCounts": "mechheads.reports.heads:draw_edge_counts",
+    "EdgeCurve": "circuits.edges.figures:draw_edge_curve",
+    "EdgeDiscovery": "circuits.edges.figures:draw_edge_discovery",
     "EdgeEffects": "mechheads.reports.heads:draw_edge_effects",
     "Evaluation": "mechheads.reports.heads:draw_evaluation",
     "Faithfulness": "circuits.figures:draw_contributions",
     "Filler": "mechheads.filler.figures:draw_filler",
     "Gates": "mechheads.gating.figures:draw_scores",
     "Gating": "mechheads.gating.figures:draw_gating",
+    "HeadActivity": "mechheads.reports.heads:draw_activity",
     "HeadEffects": "mechheads.reports.heads:draw_effects",
     "HeadTypes": "mechheads.reports.heads:draw_head_types",
     "Masking": "mechheads.masking.figures:draw_masking",
     "Matrix": "mechheads.masking.figures:draw_matrix",
-    "Patterns": "mechheads.reports.heads:draw_patterns",
+    "Patterns": "mechheads.reports.patterns:draw_patterns",
     "PositionEffects": "mechheads.reports.heads:draw_positions",
 }
 REPORTS = {
     "Comparison": "circuits.report:write_comparison",
     "Contrast": "mechheads.gating.report:write_contrast",
     "Discovery": "circuits.report:write_discovery",
+    "EdgeComparison": "circuits.edges.report:write_edge_comparison",
+    "EdgeDiscovery": "circuits.edges.report:write_edge_discovery",
     "Filler": "mechheads.filler.report:write_filler",
     "Gating": "mechheads.gating.report:write_gating",
     "Masking": "mechheads.masking.report:write_masking",
@@ -58,6 +65,17 @@ REPORTS = {
 
 class Result:
     """What every result can do."""
+
+    def __init_subclass__(cls) -> None:
+        """Keep our short repr: a dataclass would show every number."""
+        cls.__repr__ = Result.__repr__
+
+    def __repr__(self) -> str:
+        """The kind and the sentence."""
+        try:
+            return f"<{type(self).__name__}: {self.sentence}>"
+        except Exception:  # parts of a damaged file may not fit together
+            return f"<{type(self).__name__}>"
 
     @property
     def headline(self) -> dict[str, Any]:
@@ -79,6 +97,11 @@ class Result:
         """Why the numbers may mean less than they seem to."""
         return ()
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Settings of the command that this result does not depend on, for its report."""
+        return ()
+
     def frame(self) -> "pd.DataFrame":
         """A tidy table."""
         raise NotImplementedError
@@ -96,7 +119,13 @@ class Result:
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
         """Read what `save` wrote."""
-        return load_result(cls, read_path(folder, "the folder") / ARRAYS)
+        place = read_path(folder, "the folder")
+        if not (place / ARRAYS).is_file():
+            raise MechheadsError(
+                f"There is no {cls.__name__} in {place}: it has no {ARRAYS}. Give a folder that "
+                "save, report or a command wrote."
+            )
+        return load_result(cls, place / ARRAYS)
 
     def report(self, folder: str | Path, record: "Record | None" = None) -> Path:
         """Write tables, arrays and an HTML report into the folder; returns the report's path.
@@ -108,7 +137,7 @@ class Result:
     def _repr_html_(self) -> str:
         parts = [f"<p>{html.escape(self.sentence)}</p>"]
         parts += [f"<p><b>Warning:</b> {html.escape(words)}</p>" for words in self.warnings]
-        return "".join([*parts, self.frame().head(10).to_html(index=False)])
+        return "".join([*parts, self.frame().head(10).to_html(index=False, na_rep="–")])
 
 
 def _find(table: dict[str, str], result: Result) -> Any:

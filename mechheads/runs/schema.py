@@ -2,8 +2,9 @@
 
 The dataclass is the schema. Every field must have its annotated type; tensors must have the shapes
 that the annotations name, and the same name must mean the same size throughout a result; none may
-be empty, and floats must be finite unless the class lists the field in `NOT_FINITE`. A class may
-add a method `check` for what types cannot say, such as the range of a count.
+be empty, and floats must be float32, and finite unless the class lists the field in `NOT_FINITE`. A
+class may add a method `check` for what types cannot say, such as the range of a count. Last, the
+result must be able to sum itself up.
 """
 
 import dataclasses
@@ -16,14 +17,15 @@ import torch
 from jaxtyping import AbstractArray, jaxtyped
 from torch import Tensor
 
+# What arithmetic on parts that do not fit together may raise.
+UNFIT = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, StopIteration
+)  # fmt: skip
+
 
 def check_result(result: Any, name: str = "") -> None:
     """Raise a ValueError that names the first field that does not fit."""
     hints = get_type_hints(type(result), include_extras=True)
-    own = [getattr(result, field.name) for field in dataclasses.fields(result)]
-    kinds = {v.dtype for v in own if isinstance(v, Tensor) and v.is_floating_point()}
-    if len(kinds) > 1:
-        raise ValueError(f"{name or 'it '}has tensors of different types: {kinds}")
     loose = getattr(type(result), "NOT_FINITE", ())
     inner = []
     with jaxtyped("context"):
@@ -35,6 +37,12 @@ def check_result(result: Any, name: str = "") -> None:
         check_result(part, f"{where}.")
     if callable(more := getattr(result, "check", None)):
         more()
+    try:  # what does not fit together, such as a curve and its axis, shows when it is summed up
+        for summary in ("headline", "sentence", "warnings"):
+            getattr(result, summary, None)
+        getattr(result, "frame", list)()
+    except UNFIT as error:
+        raise ValueError(f"{name or 'it '}does not fit together: {error}") from None
 
 
 def _check(value: Any, kind: Any, where: str, loose: bool, inner: list[tuple[str, Any]]) -> None:
@@ -59,10 +67,10 @@ def _check(value: Any, kind: Any, where: str, loose: bool, inner: list[tuple[str
             _check(key, args[0], f"a key of {where}", loose, inner)
             _check(part, args[1], f"{where}[{key!r}]", loose, inner)
     elif kind is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        _expect(number and (loose or math.isfinite(value)), where, "a finite number", value)
+        fits = isinstance(value, float) and (loose or math.isfinite(value))
+        _expect(fits or _is_whole(value), where, "a finite number", value)
     elif kind is int:
-        _expect(isinstance(value, int) and not isinstance(value, bool), where, "an integer", value)
+        _expect(_is_whole(value), where, "an integer", value)
     elif isinstance(kind, type):
         _expect(isinstance(value, kind), where, kind.__name__, value)
 
@@ -103,8 +111,15 @@ def _check_tensor(value: Any, kind: Any, where: str, loose: bool) -> None:
         )
     if not value.numel():
         raise ValueError(f"{where} is empty")
+    if value.is_floating_point() and value.dtype != torch.float32:
+        raise ValueError(f"{where} has type {value.dtype}, expected torch.float32")
     if value.is_floating_point() and not loose and not bool(torch.isfinite(value).all()):
         raise ValueError(f"{where} has values that are not finite")
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is a whole number of 64 bits; JSON has longer ones."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _expect(fits: bool, where: str, wanted: Any, value: Any) -> None:

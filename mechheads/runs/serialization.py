@@ -16,7 +16,7 @@ from torch import Tensor
 from mechheads.errors import MechheadsError
 
 from .files import write_bytes
-from .schema import check_result
+from .schema import UNFIT, check_result
 
 SCHEMA = 1
 R = TypeVar("R")
@@ -36,13 +36,16 @@ def load_result(kind: type[R], file: Path) -> R:
     try:
         with safe_open(file, "pt") as opened:
             header = json.loads(opened.metadata()["result"])
+            json.dumps(header, ensure_ascii=False).encode()  # half a character cannot be written
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        if header["schema"] != SCHEMA or header["kind"] != kind.__name__:
-            raise ValueError(f"{header['kind']} of schema {header['schema']}")
+        if header["kind"] != kind.__name__:
+            raise ValueError(f"it holds {str(header['kind'])[:40]}")
+        if header["schema"] != SCHEMA:
+            raise ValueError(f"schema {str(header['schema'])[:40]}")
         result = _unpack(kind, header["plain"], "", tensors)
         check_result(result)
         return result
-    except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
+    except (OSError, SafetensorError, *UNFIT) as error:
         raise MechheadsError(
             f"{file} does not hold a readable {kind.__name__} ({error!r})."
         ) from None
@@ -80,6 +83,8 @@ def _unpack(kind: Any, plain: Mapping[str, Any], prefix: str, tensors: Mapping[s
         inner = [t for t in (hints[field.name], *get_args(hints[field.name])) if _is_result(t)]
         if name in tensors:
             given[field.name] = tensors[name]
+        elif field.name not in plain and field.default is not dataclasses.MISSING:
+            continue  # an older version, without this field, wrote the file
         elif inner and isinstance(plain[field.name], list):
             given[field.name] = tuple(
                 _unpack(inner[0], part, f"{name}.{i}.", tensors)

@@ -26,11 +26,11 @@ from mechheads.engine.interventions import (
     all_apart,
     unchanged,
 )
-from mechheads.engine.paired_runs import DIRECTIONS
+from mechheads.engine.paired_runs import DIRECTIONS, check_corrupt, with_reference
 from mechheads.engine.select import budget_for, engine_for
 from mechheads.errors import MechheadsError, unknown
-from mechheads.metrics.token import Metric
-from mechheads.models.hooks import embed
+from mechheads.metrics import Metric, MetricLike
+from mechheads.models.hooks import embed, gradient
 from mechheads.models.model import Model, encoder_of, shape_of
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
@@ -68,7 +68,7 @@ class ProbeHeads:
 def attribution(
     model: Model,
     prompts: Prompts,
-    metric: str | None = None,
+    metric: MetricLike | None = None,
     *,
     direction: str = "noising",
     budget: int | None = None,
@@ -97,7 +97,7 @@ def attribution(
 def ig(
     model: Model,
     prompts: Prompts,
-    metric: str | None = None,
+    metric: MetricLike | None = None,
     *,
     direction: str = "noising",
     steps: int = 5,
@@ -133,32 +133,44 @@ def ig(
 def _estimate(
     model: Model,
     prompts: Prompts,
-    metric: str | None,
+    metric: MetricLike | None,
     method: str,
     settings: Mapping[str, str | int],
     budget: int | None,
     quiet: bool,
     gradients: Callable[[Engine, Batch, Metric], list[Tensor]],
 ) -> HeadEffects:
-    wanted = metrics.find(metric or prompts.metric)
+    wanted = metrics.choose(metric, prompts)
     if settings["direction"] not in DIRECTIONS:
         raise unknown("direction", str(settings["direction"]), DIRECTIONS)
-    if not wanted.smooth:
-        raise MechheadsError(
-            f"The metric {wanted.name} is a step function and has no gradient. Use logit_diff, or "
-            "the method patch."
-        )
+    check_corrupt(prompts, str(settings["direction"]))
+    check_gradient(wanted, "" if method == "ig" else str(settings["direction"]))
     sign = -1.0 if settings["direction"] == "noising" else 1.0
 
     def parts() -> Iterator[BatchEffects]:
         engine, size = engine_for(model), budget_for(model, budget)
         with bar(len(prompts), "Prompts", quiet) as progress:
             for batch in batches(encoder_of(model), prompts, max_tokens=size):
-                slope, clean, corrupt = gradients(engine, batch, wanted)
+                judged = with_reference(model, engine, batch, wanted)
+                slope, clean, corrupt = gradients(engine, judged, wanted)
                 yield BatchEffects(batch.pairs, sign * slope, clean, corrupt)
                 progress.update(len(batch.pairs))
 
     return score_batches(model, prompts, method, wanted, parts(), settings)
+
+
+def check_gradient(metric: Metric, direction: str) -> None:
+    """Raise if the metric has no gradient, or none at the run that is changed."""
+    if not metric.smooth:
+        raise MechheadsError(
+            f"The metric {metric.name} is a step function and has no gradient. Use logit_diff, or "
+            "the method patch."
+        )
+    if metric.flat and direction == "noising":
+        raise MechheadsError(
+            f"The metric {metric.name} is largest in the clean run, so its gradient there is 0. "
+            "Use the method patch or ig, or the direction denoising."
+        )
 
 
 def _ends_of(batch: Batch, direction: str) -> tuple[Tensor, Tensor]:
@@ -188,7 +200,12 @@ def _slope(
     probe = torch.zeros(rows, *shape.grid, device=device, requires_grad=True)
     change = ProbeHeads(probe, toward.z, away.z if away else None)
     value = measure(model, engine.rerun_from(toward, inputs.detach(), change), batch, metric)[0]
-    (slope,) = torch.autograd.grad(value.sum(), probe)
+    if not value.requires_grad:
+        raise MechheadsError(
+            f"The metric {metric.name} has no gradient: it does not depend on the logits in a way "
+            "that torch can follow. Use the method patch."
+        )
+    slope = gradient(model, value.sum(), probe)
     summed = torch.zeros(len(batch.pairs), *shape.grid)
     summed.index_add_(0, batch.pair_of, slope.float().cpu())
     return value.detach(), summed

@@ -15,7 +15,7 @@ from mechheads.engine.cached_run import Engine, measure
 from mechheads.engine.interventions import unchanged
 from mechheads.engine.select import budget_for, engine_for
 from mechheads.errors import MechheadsError
-from mechheads.metrics import METRICS, Metric
+from mechheads.metrics import Metric, MetricLike, choose, find
 from mechheads.models.model import (
     Model,
     caps_logits,
@@ -37,7 +37,7 @@ from .effects import HeadEffects
 def direct(
     model: Model,
     prompts: Prompts,
-    metric: str | None = None,
+    metric: MetricLike | None = None,
     *,
     budget: int | None = None,
     quiet: bool = False,
@@ -48,7 +48,7 @@ def direct(
     the logit difference, and answers must be single tokens.
     """
     _check(model, metric)
-    wanted = METRICS["logit_diff"]
+    wanted = choose("logit_diff", prompts)
 
     def parts() -> Iterator[BatchEffects]:
         engine, size = engine_for(model), budget_for(model, budget)
@@ -79,9 +79,11 @@ def _share(model: Model, engine: Engine, batch: Batch, metric: Metric) -> BatchE
     return BatchEffects(batch.pairs, values, clean, corrupt)
 
 
-def _check(model: Model, metric: str | None) -> None:
-    if metric not in (None, "logit_diff"):
-        raise MechheadsError(f"direct scores logit_diff only, not {metric}. Leave the metric out.")
+def _check(model: Model, metric: MetricLike | None) -> None:
+    if metric is not None and find(metric).name != "logit_diff":
+        raise MechheadsError(
+            f"direct scores logit_diff only, not {find(metric).name}. Leave the metric out."
+        )
     if caps_logits(model):
         raise MechheadsError(
             f"{model_name(model)} soft-caps its logits, so they are not a sum over heads. Use "

@@ -4,8 +4,8 @@
           - lambda * mean over heads of clip(logit, -clip, clip),    gate = sigmoid(logit).
    (The paper prints sums; its authors' code uses means, with lambda 0.1.)
 2. Three fits per seed: `free` with lambda 0 from random gates; from there, `plus` with lambda > 0
-   opens every gate that does no harm open, and `minus` with lambda < 0 closes every gate that does
-   no harm closed.
+   opens every gate whose opening does no harm, and `minus` with lambda < 0 closes every gate whose
+   closing does no harm.
 3. Adam, with linearly decaying learning rates. Each update draws its prompts from all of them.
 
 Two things differ from the paper. It draws 64 prompts per update; on a CPU the default is 8. And it
@@ -33,17 +33,18 @@ from mechheads.engine.cached_run import CachedRun, Engine, measure_in_full
 from mechheads.engine.interventions import Replace
 from mechheads.engine.select import budget_for, engine_for, frozen
 from mechheads.errors import MechheadsError
-from mechheads.models.hooks import embed
+from mechheads.models.hooks import embed, gradient
 from mechheads.models.model import Model, device_of, dtype_of, encoder_of, model_name, shape_of
 from mechheads.progress import bar, say
-from mechheads.prompts import Prompts
+from mechheads.prompts import Prompts, check_given
 from mechheads.prompts.batches import Batch, minibatches
 
-from .gate_roles import Gates, tenth_of, unfinished
+from .gate_roles import Gates, blind, tenth_of, unfinished
 
 # Prompts per update, by device: 64 in the paper, but a CPU would take an hour for ten seeds.
 BATCHES = {"cpu": 8}
 USUAL_BATCH = 64
+LOOKS = 5  # updates whose prompts tell whether the loss has any slope
 GateTensor = Float[Tensor, "variant layer head"]
 # From an update and the gates: each variant's loss, and the gradient with respect to the gates.
 Slope = Callable[[int, GateTensor], tuple[Float[Tensor, " variant"], GateTensor]]
@@ -114,14 +115,14 @@ class Minibatches:
 
     def slope(self, update: int, gates: GateTensor) -> tuple[Float[Tensor, " variant"], GateTensor]:
         """Each variant's mean loss on an update's prompts, and the gradient of its gates."""
-        losses, gradient = gates.new_zeros(len(gates)), torch.zeros_like(gates)
+        losses, slope = gates.new_zeros(len(gates)), torch.zeros_like(gates)
         for batch, some in self.passes(self.drawn(update), len(gates)):
             part = gates[some].detach().requires_grad_()
             with frozen(self.model), torch.enable_grad():
                 loss = self.nll_of(batch, part).sum(-1)
-                gradient[some] += torch.autograd.grad(loss.sum(), part)[0]
+                slope[some] += gradient(self.model, loss.sum(), part)
             losses[some] += loss.detach().to(losses)
-        return losses / self.size, gradient / self.size
+        return losses / self.size, slope / self.size
 
     @torch.no_grad()
     def nll(self, gates: GateTensor) -> Float[Tensor, " variant"]:
@@ -219,7 +220,7 @@ def fit_gates(
         model: what `mechheads.load` returns; its weights do not change
         prompts: what `tasks.make` returns; only clean prompts and their answers are used
         settings: seeds, updates, learning rates and so on; default: `FitSettings()`
-        budget: tokens per pass, which bounds memory; default: what suits the device
+        budget: tokens per pass, which bounds memory; default: chosen for the device
         quiet: show no progress bar
 
     Returns:
@@ -234,21 +235,24 @@ def fit_gates(
     >>> gates.plus.shape
     torch.Size([2, 4, 8])
     """
+    check_given(prompts)
     settings = settings or FitSettings()
     settings.check()
     settings = settings.settled(model, len(prompts))
-    course = make_minibatches(model, prompts, settings, budget)
+    minibatches = make_minibatches(model, prompts, settings, budget)
     start = first_logits(settings, shape_of(model).grid)
     start = start.to(torch.float64 if dtype_of(model) == torch.float64 else torch.float32)
-    n, ungated = settings.seeds, course.nll(torch.ones_like(start[:1])).item()
+    n, ungated = settings.seeds, minibatches.nll(torch.ones_like(start[:1])).item()
     pull = torch.tensor([settings.strength] * n + [-settings.strength] * n)
-    with bar(2 * settings.updates, "Updates", quiet) as progress:
-        free = descend(course.slope, start, torch.zeros(n), settings.rates, settings, progress)
-        nll = course.nll(free.logits.sigmoid())
-        if words := unfinished("free", free.losses, free.moved, nll, ungated):
+    check_seen(model, minibatches.slope, start)
+    # One unit is an update of one variant: the pulled fits have twice as many as the free ones.
+    with bar(3 * n * settings.updates, "Fitting gates", quiet) as progress:
+        free = descend(minibatches.slope, start, torch.zeros(n), settings.rates, settings, progress)
+        nll = minibatches.nll(free.logits.sigmoid())
+        if words := unfinished("free", free.losses, free.moved, nll, ungated, free.steepest):
             say(f"Warning: {words}", quiet)
         both = torch.cat([free.logits, free.logits])
-        pulled = descend(course.slope, both, pull, settings.pulled_rates, settings, progress)
+        pulled = descend(minibatches.slope, both, pull, settings.pulled_rates, settings, progress)
     gates = torch.cat([free.logits, pulled.logits]).sigmoid()
 
     def joined(name: str) -> Tensor:
@@ -264,9 +268,10 @@ def fit_gates(
         joined("losses"),
         joined("means"),
         joined("moved"),
-        torch.cat([nll, course.nll(gates[n:])]).unflatten(0, (3, n)),
+        torch.cat([nll, minibatches.nll(gates[n:])]).unflatten(0, (3, n)),
         ungated,
         asdict(settings),
+        free.steepest,
     )
     for late in found.warnings:
         if late != words:
@@ -279,13 +284,34 @@ class Fit:
     """Fitted logits, and the losses (without the pull) and mean gates of every update.
 
     `moved` is how far a gate still moved, mean over heads, from the third-last tenth of the updates
-    to the last.
+    to the last. `steepest` is the largest slope of the loss that any gate's logit ever had.
     """
 
     logits: Float[Tensor, "variant layer head"]
     losses: Float[Tensor, "variant update"]
     means: Float[Tensor, "variant update"]
     moved: Float[Tensor, " variant"]
+    steepest: Float[Tensor, " variant"]
+
+
+def check_seen(model: Model, slope: Slope, logits: GateTensor) -> None:
+    """Raise if the loss has no slope for any gate: no fit could tell the heads apart.
+
+    Looks at the prompts of the first updates; usually one of them is enough.
+    """
+    gates = logits.sigmoid()
+    for update in range(LOOKS):
+        if not blind(steepest_of(slope(update, gates)[1] * gates * (1 - gates))).all():
+            return
+    raise MechheadsError(
+        f"gating cannot see {model_name(model)}: the loss passes no gradient to any gate, as where "
+        "a step function follows the heads. Use the method patch."
+    )
+
+
+def steepest_of(slopes: GateTensor) -> Float[Tensor, " variant"]:
+    """The largest slope of each variant."""
+    return slopes.abs().amax((1, 2)).float()
 
 
 def descend(
@@ -301,15 +327,17 @@ def descend(
     logits = torch.where(pull[:, None, None] == 0, logits, bounded)
     adam = torch.optim.Adam([logits], lr=rates[0])
     losses, means = torch.zeros(2, len(logits), settings.updates)
-    ends = torch.zeros(2, *logits.shape)
+    ends, steepest = torch.zeros(2, *logits.shape), torch.zeros(len(logits))
     tenth = tenth_of(settings.updates)
     for update in range(settings.updates):
         share = update / max(1, settings.updates - 1)
         adam.param_groups[0]["lr"] = rates[0] + share * (rates[1] - rates[0])
         gates = logits.sigmoid()
-        losses[:, update], gradient = slope(update, gates)
+        losses[:, update], of_gates = slope(update, gates)
         _check_finite(losses[:, update], update)
-        logits.grad = gradient * gates * (1 - gates) + pull_slope(logits, pull, settings.clip)
+        of_loss = of_gates * gates * (1 - gates)
+        steepest = torch.maximum(steepest, steepest_of(of_loss))
+        logits.grad = of_loss + pull_slope(logits, pull, settings.clip)
         adam.step()
         logits[pull > 0] = logits[pull > 0].clamp(max=settings.clip)
         logits[pull < 0] = logits[pull < 0].clamp(min=-settings.clip)
@@ -321,8 +349,8 @@ def descend(
         elif 2 * tenth < left <= 3 * tenth:
             ends[0] += gates / tenth
         progress.set_postfix(shown(losses[:, update], means[:, update], pull), refresh=False)
-        progress.update()
-    return Fit(logits, losses, means, (ends[1] - ends[0]).abs().mean((1, 2)))
+        progress.update(len(logits))
+    return Fit(logits, losses, means, (ends[1] - ends[0]).abs().mean((1, 2)), steepest)
 
 
 def pull_slope(

@@ -1,310 +1,328 @@
-"""Paths from head to head: the direct effect of a sender on what a receiver reads.
+"""Path patching: the effect of a head along its paths to chosen receivers.
 
-Path patching (Wang et al. 2022, Goldowsky-Dill et al. 2023), exact:
-1. The sender's z is replaced, and only the receiver's q, k or v sees the resulting difference in
-   the residual stream: nothing between them is rerun.
-2. The receiver's z is recomputed, and everything after the receiver is rerun.
-If the logits are the receiver, the difference is added to the final residual stream.
+As in the IOI paper (Wang et al. 2022, arXiv:2211.00593, its appendix on path patching):
+1. Both prompts are run and cached. In the run to be changed, the base run, the sender's z is
+   replaced by that of the other run, and all other heads are frozen at their z in the base run. The
+   MLPs in between are recomputed, as in the paper, or frozen too: then the sender's write is simply
+   added to the residual stream.
+2. The receivers' q, k or v is recorded in that run. If the logits are the receiver, the metric of
+   that run is the result.
+3. The base run is repeated with this part of the receivers set to what was recorded. Everything
+   else is recomputed, from the lowest receiver up.
 
-Edge attribution patching (Syed et al. 2023) estimates all pairs at once: the sender's difference
-times the gradient of the metric with respect to what each receiver reads.
+Goldowsky-Dill et al. (2023, arXiv:2304.05969) generalize this to any set of paths.
+edge_attribution.py estimates the direct paths between all heads at once.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechheads import metrics
-from mechheads.engine.cached_run import Engine, measure
-from mechheads.engine.interventions import SetHead, unchanged
+from mechheads.engine.cached_run import CachedRun, Engine, measure
+from mechheads.engine.interventions import FrozenHeads, SetHeads, unchanged
 from mechheads.engine.paired_runs import PairedRun, baselines, check_patching, paired_runs
 from mechheads.engine.select import budget_for, engine_for
 from mechheads.errors import MechheadsError, unknown
-from mechheads.heads import name_of, parse
-from mechheads.metrics.token import Metric
-from mechheads.models.hooks import attention_parts, inputs_of_heads
-from mechheads.models.model import Model, model_name, shape_of
-from mechheads.models.weights import input_weights, output_weights, through_first_norm
+from mechheads.heads import check_heads, name_of, read_heads
+from mechheads.metrics import MetricLike
+from mechheads.models.hooks import attention_parts
+from mechheads.models.model import Model, encoder_of, shape_of
+from mechheads.models.weights import output_weights
 from mechheads.progress import bar
 from mechheads.prompts import Prompts
-from mechheads.runs.frames import tidy
-from mechheads.runs.result import Result
+from mechheads.prompts.batches import Batch
+from mechheads.prompts.encoder import Encoder
+from mechheads.prompts.positions import chosen_spans, span_positions
 
-from . import statistics
 from .batching import BatchEffects, score_batches
 from .direct_logit_attribution import check_writes
 from .effects import HeadEffects
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 INPUTS = ("q", "k", "v")
+MLPS = ("recompute", "frozen")
+# Where senders are changed: None is everywhere.
+Positions = str | int | Sequence[str | int] | None
+# The heads of each layer, from the bottom up.
+ByLayer = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True)
-class EdgeEffects(Result):
-    """How far each path from a sender to a receiver's input moves the metric, on average.
+class Receivers:
+    """What sees the sender: one part of these heads, or the logits if there are none."""
 
-    Positive: the path helps. Paths that do not exist (the receiver is not in a later layer) are 0.
-    """
-
-    task: str
-    model: str
-    metric: str
-    values: Mapping[str, Float[Tensor, "layer head layer head"]]
-    errors: Mapping[str, Float[Tensor, "layer head layer head"]]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def frame(self) -> "pd.DataFrame":
-        """A tidy frame: from_layer, from_head, to_layer, to_head, input, effect, se."""
-        import pandas as pd
-
-        parts = []
-        for part, values in self.values.items():
-            names = ("from_layer", "from_head", "to_layer", "to_head")
-            table = tidy(names, {"effect": values, "se": self.errors[part]})
-            table.insert(4, "input", part)
-            parts.append(table[table.from_layer < table.to_layer])
-        return pd.concat(parts, ignore_index=True)
+    heads: ByLayer
+    part: str
 
     @property
-    def headline(self) -> dict[str, Any]:
-        """The strongest path."""
-        row: Any = self.strongest(1).to_dict("records")[0]
-        sender = name_of(row["from_layer"], row["from_head"])
-        receiver = name_of(row["to_layer"], row["to_head"])
-        return {"strongest": f"{sender} to {receiver}.{row['input']}", "effect": row["effect"]}
-
-    @property
-    def sentence(self) -> str:
-        """The headline as a sentence."""
-        found = self.headline
-        return (
-            f"{self.task} on {self.model}: the strongest path between heads is "
-            f"{found['strongest']} ({found['effect']:+.4f}, estimated)."
-        )
-
-    def strongest(self, k: int = 10) -> "pd.DataFrame":
-        """The k paths with the largest absolute effects."""
-        frame = self.frame()
-        order = frame.effect.abs().sort_values(ascending=False, kind="stable").index
-        return frame.loc[order[:k]].reset_index(drop=True)
+    def name(self) -> str:
+        """For example logits, L9H6.q or L9H6.q,L10H0.q."""
+        found = [f"{name_of(layer, head)}.{self.part}" for layer, head in _flat(self.heads)]
+        return ",".join(found) or "logits"
 
 
 @torch.inference_mode()
 def path_patch(
     model: Model,
     prompts: Prompts,
-    metric: str | None = None,
+    metric: MetricLike | None = None,
     *,
-    to: str | tuple[int, int] = "logits",
+    to: str | Any = "logits",
     part: str = "q",
+    senders: str | Any | None = None,
+    mlps: str = "recompute",
+    positions: Positions = None,
     direction: str = "noising",
     budget: int | None = None,
     quiet: bool = False,
 ) -> HeadEffects:
-    """Patch the direct path from each head to the logits, or to the input of one later head.
+    """Patch the path from each head to the logits, or to one input of later heads.
 
     Args:
         model: what `mechheads.load` returns
         prompts: what `tasks.make` returns
-        metric: a name in `mechheads.METRICS`; default: the task's own
-        to: "logits", or the receiving head as "L9H6" or (9, 6)
-        part: the receiver's input, "q", "k" or "v". Other heads that share its keys and values do
-            not see the difference
+        metric: a name in `mechheads.METRICS`, or your own function; default: the task's own
+        to: "logits", or the receivers: "L9H6", "L9H6,L9H9,L10H0", (9, 6), a list or a circuit. All
+            of them see the sender's difference at once
+        part: the receivers' input, "q", "k" or "v". Other heads that share keys and values with a
+            receiver do not see the difference
+        senders: the heads to patch, written like `to`; default: every head below a receiver
+        mlps: "recompute" passes the difference through the MLPs between sender and receivers, as
+            the IOI paper does; "frozen" reruns nothing in between: the sender's write is added to
+            what the receivers read
+        positions: where to change the sender: spans that the task names ("S2", "S2,END"), or tokens
+            of the prompt, counted from 0 (BOS included) or, if negative, from its end: [3, -1];
+            default: everywhere
         direction: "noising" or "denoising"
-        budget: tokens per pass, which bounds memory; default: what suits the device
+        budget: tokens per pass, which bounds memory; default: chosen for the device
         quiet: show no progress bar
 
     Returns:
         HeadEffects: the effect of each sender's path; positive means that the path helps. It is 0
-        for senders that are not below the receiver. Costs about two blocks and a partial forward
-        pass per sender.
+        for heads that are not below a receiver, and for those that `senders` leaves out. Costs
+        about a partial forward pass per sender, and two blocks for each layer with receivers.
+        Paths to the logits cost far less: only MLPs run, at the positions that are read.
 
     >>> import mechheads, tasks
     >>> model = mechheads.load("mini")
     >>> prompts = tasks.make("ioi", model, n=8)
-    >>> found = mechheads.path_patch(model, prompts, to="L3H4", part="q", quiet=True)
+    >>> found = mechheads.path_patch(model, prompts, to="L3H4,L3H6", part="q", quiet=True)
     >>> float(found.scores[3].abs().max())  # no path leads down
     0.0
     """
-    wanted = metrics.find(metric or prompts.metric)
+    wanted = metrics.choose(metric, prompts)
     check_patching(direction, "corrupt")
-    to = _receiver(to)
-    last = _check(model, to, part)
-    heads = shape_of(model).heads
+    if mlps not in MLPS:
+        raise unknown("value for mlps:", str(mlps), MLPS)
+    if mlps == "frozen":
+        check_writes(model)
+    receivers = _receivers(model, to, part)
+    chosen = _senders(model, senders, receivers)
 
     def parts() -> Iterator[BatchEffects]:
         engine, size = engine_for(model), budget_for(model, budget)
-        with bar(last * heads, "Senders", quiet) as progress:
-            for sides in paired_runs(model, engine, prompts, direction, "corrupt", size):
+        with bar(len(_flat(chosen)), "Senders", quiet) as progress:
+            for sides in paired_runs(model, engine, prompts, direction, "corrupt", size, wanted):
                 count = len(sides.batch.pairs)
                 clean, corrupt = baselines(model, engine, sides, wanted)
+                where = position_mask(encoder_of(model), prompts, sides.batch, positions)
+                if not receivers.heads and not bool(where[:, -sides.batch.steps].any()):
+                    raise MechheadsError(
+                        "Paths straight to the logits act only at the last token of the prompt. "
+                        "Add END to positions, or give receivers with to."
+                    )
                 values = torch.zeros(count, *shape_of(model).grid)
                 rows, n = sides.base.shape
-                together = max(1, size // (rows * n))
-                for layer in range(last):
-                    for begin in range(0, heads, together):
-                        some = range(begin, min(begin + together, heads))
-                        writes = torch.stack([_write(model, sides, layer, head) for head in some])
-                        if isinstance(to, str):
-                            after = _at_the_end(model, engine, sides, writes, wanted)
-                        else:
-                            after = _through(model, engine, sides, writes, to, part, wanted)
-                        lost = clean - after if direction == "noising" else after - corrupt
-                        values[:, layer, begin : begin + len(some)] = lost.T
-                        progress.update(len(some) * count / len(prompts))
+                for layer, some in _chunks(chosen, max(1, size // (rows * n))):
+                    change = _changed(sides, where, layer, some)
+                    if receivers.heads:
+                        end = _through_heads(model, engine, sides.base, change, receivers, mlps)
+                    else:
+                        end = _to_the_end(model, engine, sides.base, change, mlps)
+                    after = measure(model, end, sides.batch, wanted)
+                    lost = clean - after if direction == "noising" else after - corrupt
+                    values[:, layer, some] = lost.T.to(values.device)
+                    progress.update(len(some) * count / len(prompts))
                 yield BatchEffects(sides.batch.pairs, values, clean, corrupt)
 
-    name = to if isinstance(to, str) else f"{name_of(*to)}.{part}"
-    settings = {"direction": direction, "to": name}
+    settings = {
+        "direction": direction,
+        "to": receivers.name,
+        "senders": "all" if senders is None else ",".join(name_of(*h) for h in _flat(chosen)),
+        "mlps": mlps,
+        "positions": "all" if positions is None else ",".join(map(str, _listed(positions))),
+    }
     return score_batches(model, prompts, "path", wanted, parts(), settings)
 
 
-def edge_attribution(
-    model: Model,
-    prompts: Prompts,
-    metric: str | None = None,
-    *,
-    direction: str = "noising",
-    budget: int | None = None,
-    quiet: bool = False,
-) -> EdgeEffects:
-    """Estimate the effect of every path from a head to the query, key or value of a later head.
+def position_mask(
+    encoder: Encoder, prompts: Prompts, batch: Batch, positions: Positions
+) -> Bool[Tensor, "row pos"]:
+    """Where senders are changed: at these positions or spans of the prompts, or everywhere if None.
 
-    Args:
-        model: what `mechheads.load` returns
-        prompts: what `tasks.make` returns
-        metric: a name in `mechheads.METRICS` that has a gradient; default: the task's own
-        direction: "noising" or "denoising"
-        budget: tokens per pass, which bounds memory; default: what suits the device
-        quiet: show no progress bar
-
-    Returns:
-        EdgeEffects: mean and standard error per path; positive means that the path helps. Costs a
-        few forward and backward passes for all paths together (edge attribution patching).
-
-    >>> import mechheads, tasks
-    >>> model = mechheads.load("mini")
-    >>> prompts = tasks.make("ioi", model, n=8)
-    >>> found = mechheads.edge_attribution(model, prompts, quiet=True)
-    >>> list(found.strongest(1).columns)
-    ['from_layer', 'from_head', 'to_layer', 'to_head', 'input', 'effect', 'se']
+    Positions count the prompt's tokens, from the end if negative; those of the answers, which
+    follow it, are not among them.
     """
-    wanted = metrics.find(metric or prompts.metric)
-    check_patching(direction, "corrupt")
-    _check(model, "logits", "q")
-    if not wanted.smooth:
-        raise MechheadsError(f"The metric {wanted.name} has no gradient. Use logit_diff.")
-    engine, budget = engine_for(model), budget_for(model, budget)
-    layers, heads = shape_of(model).grid
-    sums = {part: torch.zeros(2, layers, heads, layers, heads) for part in INPUTS}
-    sign = -1.0 if direction == "noising" else 1.0
-    with bar(len(prompts), "Prompts", quiet) as progress, torch.no_grad():
-        for sides in paired_runs(model, engine, prompts, direction, "corrupt", budget):
-            batch = sides.batch
-            tokens = batch.clean if direction == "noising" else batch.corrupt
-            for receiver, part, slopes in _input_slopes(model, sides, tokens, wanted):
-                for sender in range(receiver):
-                    writes = torch.stack([_write(model, sides, sender, h) for h in range(heads)])
-                    rows = torch.einsum("srpd,rphd->rsh", writes, slopes)
-                    found = torch.zeros(len(batch.pairs), heads, heads)
-                    found.index_add_(0, batch.pair_of.cpu(), sign * rows.float().cpu())
-                    sums[part][0, sender, :, receiver] += found.sum(0)
-                    sums[part][1, sender, :, receiver] += found.pow(2).sum(0)
-            progress.update(len(batch.pairs))
-    n = len(prompts)
-    means = {part: both[0] / n for part, both in sums.items()}
-    errors = {part: statistics.error_from_sums(both[0], both[1], n) for part, both in sums.items()}
-    return EdgeEffects(
-        prompts.task, model_name(model), wanted.name, means, errors, {"direction": direction}
-    )
+    mask = torch.full(batch.clean.shape, positions is None)
+    length = batch.prompt_length
+    listed = [] if positions is None else _listed(positions)
+    if named := [str(name) for name in listed if not _is_number(name)]:
+        pairs = [prompts.pairs[i] for i in batch.pairs.tolist()]
+        chosen = chosen_spans(prompts, named)
+        found = span_positions(encoder, replace(prompts, pairs=tuple(pairs)), chosen)
+        for row, pair in enumerate(batch.pair_of.tolist()):
+            mask[row, [place for places in found[pair] for place in places]] = True
+    for place in (int(name) for name in listed if _is_number(name)):
+        if not -length <= place < length:
+            raise MechheadsError(
+                f"There is no position {place} in a prompt of {length} tokens. Choose from "
+                f"{-length} to {length - 1}."
+            )
+        mask[:, place % length] = True
+    return mask
 
 
-def _receiver(to: str | tuple[int, int]) -> str | tuple[int, int]:
-    """The receiver: "logits", or (layer, head)."""
-    if not isinstance(to, str) or to == "logits":
-        return to
-    try:
-        return parse(to)
-    except MechheadsError as error:
-        raise MechheadsError(f"{error} Or use logits.") from None
+def _listed(positions: Any) -> list[str | int]:
+    """The positions one by one; at least one."""
+    if isinstance(positions, str):
+        positions = [part.strip() for part in positions.split(",") if part.strip()]
+    found = list(positions) if isinstance(positions, Iterable) else [positions]
+    if not found:
+        raise MechheadsError("positions is empty. Give names of spans, or numbers such as 3,-1.")
+    return found
 
 
-def _check(model: Model, to: str | tuple[int, int], part: str) -> int:
-    """The number of layers that senders can be in."""
-    check_writes(model)
+def _is_number(name: str | int) -> bool:
+    return bool(re.fullmatch(r"[+-]?\d{1,9}", str(name)))
+
+
+def _receivers(model: Model, to: Any, part: str) -> Receivers:
+    """The receivers, if all of them can be one."""
     if part not in INPUTS:
         raise unknown("input", part, INPUTS)
-    if isinstance(to, str):
-        return shape_of(model).layers
-    if not (0 < to[0] < shape_of(model).layers and 0 <= to[1] < shape_of(model).heads):
-        raise MechheadsError(
-            f"{name_of(*to)} cannot be a receiver. Choose a layer from 1 to "
-            f"{shape_of(model).layers - 1} and a head from 0 to {shape_of(model).heads - 1}."
-        )
-    return to[0]
+    if isinstance(to, str) and to.strip() == "logits":
+        return Receivers({}, part)
+    try:
+        found = read_heads(to)
+    except MechheadsError as error:
+        raise MechheadsError(f"{error} Or use logits alone.") from None
+    if not found:
+        raise MechheadsError("to has no receivers. Give heads such as L9H6,L9H9, or logits.")
+    layers, heads = shape_of(model).grid
+    for layer, head in found:
+        if not (0 < layer < layers and 0 <= head < heads):
+            raise MechheadsError(
+                f"{name_of(layer, head)} cannot be a receiver. Choose a layer from 1 to "
+                f"{layers - 1} and a head from 0 to {heads - 1}."
+            )
+    return Receivers(_by_layer(found), part)
 
 
-def _write(
-    model: Model, sides: PairedRun, layer: int, head: int
-) -> Float[Tensor, "row pos d_model"]:
-    """The difference that replacing the head's z makes to the residual stream."""
+def _senders(model: Model, senders: Any, receivers: Receivers) -> ByLayer:
+    """The chosen senders, or every head below a receiver."""
+    shape = shape_of(model)
+    top = max(receivers.heads, default=shape.layers)
+    if senders is None:
+        return {layer: range(shape.heads) for layer in range(top)}
+    found = read_heads(senders)
+    if not found:
+        raise MechheadsError("senders has no heads. Give some such as L0H1,L2H3, or leave it out.")
+    check_heads(found, *shape.grid)
+    for layer, head in found:
+        if layer >= top:
+            raise MechheadsError(
+                f"{name_of(layer, head)} cannot be a sender: it is below none of the receivers "
+                f"({receivers.name}). Choose layers below {top}."
+            )
+    return _by_layer(found)
+
+
+def _by_layer(heads: Sequence[tuple[int, int]]) -> ByLayer:
+    return {
+        layer: sorted({head for own, head in heads if own == layer})
+        for layer in sorted({layer for layer, _ in heads})
+    }
+
+
+def _flat(heads: ByLayer) -> list[tuple[int, int]]:
+    return [(layer, head) for layer, some in heads.items() for head in some]
+
+
+def _chunks(heads: ByLayer, most: int) -> Iterator[tuple[int, list[int]]]:
+    """At most so many heads of one layer at a time."""
+    for layer, every in heads.items():
+        for begin in range(0, len(every), most):
+            yield layer, list(every[begin : begin + most])
+
+
+def _changed(
+    sides: PairedRun, where: Bool[Tensor, "row pos"], layer: int, heads: list[int]
+) -> FrozenHeads:
+    """All heads of the base run, but each sender's z is that of the other run at some positions."""
     assert sides.source is not None
-    change = sides.source[layer][:, :, head] - sides.base.z[layer][:, :, head]
-    return change @ output_weights(model, layer)[head]
+    base, other = (z[layer][:, :, heads] for z in (sides.base.z, sides.source))
+    z = torch.where(where[:, :, None, None].to(base.device), other, base)
+    return FrozenHeads(sides.base.z, layer, heads, z.movedim(2, 0))
 
 
-def _at_the_end(
-    model: Model,
-    engine: Engine,
-    sides: PairedRun,
-    writes: Float[Tensor, "variant row pos d_model"],
-    metric: Metric,
-) -> Float[Tensor, "variant batch"]:
-    """The metric with the differences added to the final residual stream."""
-    end = engine.rerun(sides.base, unchanged(shape_of(model))) + writes[:, :, -sides.base.steps :]
-    return measure(model, end, sides.batch, metric)
+def _writes(model: Model, change: FrozenHeads) -> Float[Tensor, "variant row pos d_model"]:
+    """The difference that each sender's new z makes to the residual stream."""
+    before = change.cached[change.layer][:, :, change.heads].movedim(2, 0)
+    weights = output_weights(model, change.layer)[change.heads]
+    return torch.einsum("vrpe,ved->vrpd", change.z - before, weights)
 
 
-def _through(
-    model: Model,
-    engine: Engine,
-    sides: PairedRun,
-    writes: Float[Tensor, "variant row pos d_model"],
-    to: tuple[int, int],
-    part: str,
-    metric: Metric,
-) -> Float[Tensor, "variant batch"]:
-    """The metric when one input of the receiver sees the differences."""
-    layer, head = to
-    entering = sides.base.entering[layer].expand_as(writes)
-    seen = attention_parts(model, layer, (entering + writes).flatten(0, 1))
-    mixed = attention_parts(model, layer, entering.flatten(0, 1), {part: seen[part]})
-    z = mixed["z"][:, :, head].unflatten(0, writes.shape[:2])
-    end = engine.rerun(sides.base, SetHead(layer, head, z))
-    return measure(model, end, sides.batch, metric)
+def _to_the_end(
+    model: Model, engine: Engine, base: CachedRun, change: FrozenHeads, mlps: str
+) -> Float[Tensor, "variant row steps d_model"]:
+    """The end of the run that sees the senders' differences, with all other heads frozen.
 
-
-def _input_slopes(
-    model: Model, sides: PairedRun, tokens: Int[Tensor, "row pos"], metric: Metric
-) -> Iterator[tuple[int, str, Float[Tensor, "row pos head d_model"]]]:
-    """The gradient of the metric with respect to the stream that each head's q, k and v read.
-
-    Yields one layer and part at a time: all of them would not fit in memory.
+    No position sees another, so only those that are read are run.
     """
-    with torch.enable_grad():
-        end, parts = inputs_of_heads(model, tokens)
-        value = measure(model, end[None, :, -sides.base.steps :], sides.batch, metric).sum()
-        flat = [layer[part] for part in INPUTS for layer in parts]
-        slopes = iter(torch.autograd.grad(value, flat))
-    for part in INPUTS:
-        for layer in range(shape_of(model).layers):
-            weight = input_weights(model, layer, part)
-            read = torch.einsum("rphe,hde->hrpd", next(slopes), weight)
-            entering = sides.base.entering[layer]
-            yield layer, part, through_first_norm(model, layer, entering, read).movedim(0, 2)
+    end = slice(-base.steps, None)
+    cached = [z[:, end] for z in base.z]
+    last = FrozenHeads(cached, change.layer, change.heads, change.z[:, :, end])
+    if mlps == "frozen":
+        return engine.rerun(base, unchanged(shape_of(model))) + _writes(model, last)
+    entering, beside = ([x[:, end] for x in kept] for kept in (base.entering, base.beside))
+    return engine.rerun(CachedRun(0, base.steps, entering, cached, beside=beside), last)
+
+
+def _through_heads(
+    model: Model,
+    engine: Engine,
+    base: CachedRun,
+    change: FrozenHeads,
+    receivers: Receivers,
+    mlps: str,
+) -> Float[Tensor, "variant row steps d_model"]:
+    """The end of the base run in which one part of the receivers sees the senders' differences."""
+    writes = _writes(model, change) if mlps == "frozen" else torch.zeros(())
+    set_to: dict[tuple[int, int], Tensor] = {}
+    # Two streams go up from receiver to receiver: what these see, and what the base run becomes.
+    seen = now = base.entering[change.layer][None]
+    at = change.layer
+    for layer in [layer for layer in receivers.heads if layer > change.layer]:
+        between = range(at, layer)
+        if mlps == "frozen":
+            seen = base.entering[layer] + writes
+        else:
+            seen = engine.advance(base, seen, between, change)
+        if set_to:
+            now = engine.advance(base, now, between, SetHeads(set_to))
+        else:
+            now = base.entering[layer][None]
+        recorded = attention_parts(model, layer, seen.flatten(0, 1))[receivers.part]
+        mixed = attention_parts(
+            model, layer, now.expand_as(seen).flatten(0, 1), {receivers.part: recorded}
+        )
+        heads = list(receivers.heads[layer])
+        z = mixed["z"][:, :, heads].unflatten(0, seen.shape[:2]).unbind(3)
+        set_to |= {(layer, head): values for head, values in zip(heads, z, strict=True)}
+        at = layer
+    return engine.rerun(base, SetHeads(set_to))

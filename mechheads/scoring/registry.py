@@ -4,33 +4,52 @@ The table needs no torch; a method's module is imported only when the method is 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import Parameter, getdoc, signature
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError, unknown
 from mechheads.options import read_value
-from mechheads.prompts import Prompts
+from mechheads.plugins import Table
+from mechheads.prompts import Prompts, check_given
 
 if TYPE_CHECKING:
+    from mechheads.metrics import MetricLike
     from mechheads.models.model import Model
 
     from .effects import HeadEffects
 
 
+# Options that the commands have flags of their own for.
+SHARED = ("direction", "replacement", "budget", "quiet")
+
+
 @dataclass(frozen=True)
 class Method:
-    """A scoring function in this package; `flags` are its options that few methods share."""
+    """A scoring function, or its place in this package ("module:function").
+
+    It takes (model, prompts, metric) and options by keyword. `flags` are its options that few
+    methods share: those are flags of the commands.
+
+    `passes` says about how many forward passes it takes, for progress bars: a function of the
+    numbers of heads and prompts, and of the options given. `short` is the option that can be
+    written after a colon, as in "ensemble:patch,ig"; `preset` are options that were.
+    """
 
     name: str
-    home: str
-    summary: str
+    home: "str | Callable[..., Any]"
+    summary: str = ""
     flags: tuple[str, ...] = ()
+    passes: Callable[[int, int, Mapping[str, Any]], float] = lambda heads, n, given: 2 * n
+    short: str = ""
+    preset: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def function(self) -> "Callable[..., HeadEffects]":
+    def function(self) -> "Callable[..., Any]":
         """The method itself."""
+        if not isinstance(self.home, str):
+            return self.home
         module, _, function = self.home.partition(":")
         return getattr(import_module(f".{module}", __package__), function)
 
@@ -38,14 +57,34 @@ class Method:
     def options(self) -> dict[str, Parameter]:
         """The keyword-only arguments of the method."""
         parameters = signature(self.function).parameters.values()
-        return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+        kinds = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return {name: p for name, p in kinds.items() if name not in self.preset}
 
 
-METHODS: Mapping[str, Method] = {
-    method.name: method
-    for method in (
+def _number(given: Mapping[str, Any], name: str, default: int) -> float:
+    """An option as a number; the default if it is not one, which the method will refuse."""
+    try:
+        return min(max(min(1.0, float(default)), float(given.get(name) or default)), 1e9)
+    except (TypeError, ValueError, OverflowError):
+        return float(default)
+
+
+def _members(heads: int, n: int, given: Mapping[str, Any]) -> float:
+    """What the members of an ensemble take; nothing for those that are unknown."""
+    names = split_members(str(given.get("members", "patch,ig")))
+    known = [METHODS[name] for name in names if name in METHODS and name != "ensemble"]
+    return sum(method.passes(heads, n, {}) for method in known)
+
+
+METHODS = Table(
+    "method",
+    Method,
+    (
         Method(
-            "patch", "activation_patching:patch", "exact activation patching, one head at a time"
+            "patch",
+            "activation_patching:patch",
+            "exact activation patching, one head at a time",
+            passes=lambda heads, n, given: n * (2 + heads / 4),
         ),
         Method(
             "attribution",
@@ -57,15 +96,45 @@ METHODS: Mapping[str, Method] = {
             "attribution_patching:ig",
             "integrated gradients: attribution averaged over inputs",
             ("steps",),
+            lambda heads, n, given: 1.5 * n * _number(given, "steps", 5),
         ),
         Method(
-            "hybrid", "hybrid:hybrid", "attribution, strongest heads verified", ("verify", "sample")
+            "atp",
+            "backward.atp:atp",
+            "AtP*: attribution that sees through a saturated softmax",
+            ("drop", "neurons", "subsets"),
+            lambda heads, n, given: n * (8 + _number(given, "subsets", 0) / 2),
+        ),
+        Method(
+            "gim",
+            "backward.gim:gim",
+            "attribution with the backward pass of GIM",
+            ("temperature",),
+            lambda heads, n, given: 5 * n,
+        ),
+        Method(
+            "hybrid",
+            "hybrid:hybrid",
+            "atp, strongest heads verified",
+            ("verify", "sample", "subsets"),
+            lambda heads, n, given: n * (8 + heads / 12 + _number(given, "subsets", 0) / 2),
+        ),
+        Method(
+            "ensemble",
+            "ensemble:ensemble",
+            "mean rank of several methods, e.g. ensemble:patch,ig",
+            ("members",),
+            _members,
+            short="members",
         ),
         Method(
             "path",
             "path_patching:path_patch",
-            "exact direct effect on the logits or a head",
-            ("to", "part"),
+            "exact effect of paths to the logits or to heads",
+            ("to", "part", "senders", "mlps", "positions"),
+            lambda heads, n, given: (
+                n * (2 + (heads / 2 if str(given.get("to", "logits")) != "logits" else 0))
+            ),
         ),
         Method("direct", "direct_logit_attribution:direct", "direct logit attribution"),
         Method(
@@ -73,16 +142,98 @@ METHODS: Mapping[str, Method] = {
             "head_gating:gating",
             "gates fitted to the task: facilitation minus interference",
             ("seeds", "updates", "batch"),
+            lambda heads, n, given: (
+                4.5
+                * _number(given, "seeds", 10)
+                * _number(given, "updates", 500)
+                * min(_number(given, "batch", 8), n)
+            ),
         ),
+    ),
+    adopt=lambda name, function: _own(name, function),
+)
+
+
+def register_method(
+    name: str, *, replace: bool = False
+) -> "Callable[[Callable[..., Any]], Callable[..., Any]]":
+    """Register your own scoring method, as a decorator of its function.
+
+    The function takes (model, prompts, metric) and options by keyword, and returns HeadEffects or a
+    tensor: a score per layer and head, or per prompt, layer and head. The method then works
+    wherever a method's name does.
+
+    Args:
+        name: what the method is called
+        replace: replace a method of that name, for example when a notebook cell is run again
+
+    Returns:
+        The decorator, which returns the function unchanged.
+
+    >>> import mechheads, tasks, torch
+    >>> @mechheads.register_method("by_norm", replace=True)
+    ... def by_norm(model, prompts, metric):
+    ...     return torch.stack([block.attn.W_O.norm(dim=(1, 2)) for block in model.blocks])
+    >>> model = mechheads.load("mini")
+    >>> mechheads.score_heads(model, tasks.make("ioi", model, n=4), "by_norm").scores.shape
+    torch.Size([4, 8])
+    """
+
+    def add(function: "Callable[..., Any]") -> "Callable[..., Any]":
+        METHODS.register(_own(name, function), replace=replace)
+        return function
+
+    return add
+
+
+def find(name: "str | Callable[..., Any]") -> Method:
+    """The method of that name, or a function as a method; an unknown name raises an error.
+
+    "ensemble:patch,ig" is the method ensemble with its members chosen.
+    """
+    if not isinstance(name, str) and not callable(name):
+        raise MechheadsError(
+            f"A method is a name or a function, got {type(name).__name__}. Names: "
+            f"{', '.join(METHODS)}."
+        )
+    if callable(name):
+        return _own(getattr(name, "__name__", type(name).__name__), name)
+    plain, colon, value = name.partition(":")
+    if plain not in METHODS:
+        raise unknown("method", plain, METHODS)
+    found = METHODS[plain]
+    if not colon:
+        return found
+    if not found.short:
+        raise MechheadsError(f"The method {plain} takes nothing after a colon, got {name!r}.")
+    check_members(value)
+    preset = {found.short: value}
+    return replace(
+        found,
+        name=name,
+        flags=tuple(flag for flag in found.flags if flag != found.short),
+        passes=lambda heads, n, given: found.passes(heads, n, {**given, **preset}),
+        preset=preset,
     )
-}
 
 
-def find(name: str) -> Method:
-    """The method of that name; an unknown name raises an error with suggestions."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name]
+def split_members(text: str) -> list[str]:
+    """The methods of an ensemble: commas separate them, or plus signs inside a list of methods."""
+    return [part.strip() for part in text.replace("+", ",").split(",") if part.strip()]
+
+
+def check_members(text: str) -> list[str]:
+    """The methods of an ensemble; an error if they are not two or more different known ones."""
+    names = split_members(text)
+    for name in names:
+        if name not in METHODS or name == "ensemble":
+            raise unknown("method in an ensemble:", name, [m for m in METHODS if m != "ensemble"])
+    if len(set(names)) < max(2, len(names)):
+        raise MechheadsError(
+            f"An ensemble takes two or more different methods, got {text!r}. In a list of methods, "
+            "join them with plus signs: ensemble:patch+ig."
+        )
+    return names
 
 
 def check_flags(name: str, given: Mapping[str, Any]) -> None:
@@ -100,8 +251,8 @@ def check_flags(name: str, given: Mapping[str, Any]) -> None:
 def score_heads(
     model: "Model",
     prompts: Prompts,
-    method: str = "patch",
-    metric: str | None = None,
+    method: "str | Callable[..., Any]" = "patch",
+    metric: "MetricLike | None" = None,
     **options: Any,
 ) -> "HeadEffects":
     """Score every head by its effect on a task's metric.
@@ -110,9 +261,11 @@ def score_heads(
         model: what `mechheads.load` returns
         prompts: what `tasks.make` returns
         method: a name in `mechheads.METHODS`: "patch" is exact activation patching, "attribution"
-            and "ig" are its gradient estimates, "hybrid" patches only the strongest of these,
-            "path" patches direct paths, "direct" is direct logit attribution, "gating" fits gates
-        metric: a name in `mechheads.METRICS`; default: the task's own
+            and "ig" are its gradient estimates, "atp" and "gim" correct the gradient, "hybrid"
+            patches only the strongest heads of "atp", "path" patches direct paths, "direct" is
+            direct logit attribution, "gating" fits gates, "ensemble:patch,ig" is the mean rank of
+            several. Or your own function of (model, prompts, metric): see `register_method`
+        metric: a name in `mechheads.METRICS`, or your own function; default: the task's own
         options: the method's own options, e.g. `steps=10` for "ig"
 
     Returns:
@@ -128,20 +281,71 @@ def score_heads(
     >>> list(effects.top(3).name)
     ['L3H4', 'L3H6', 'L2H7']
     """
-    for given, wanted in ((model, "load"), (prompts, "tasks.make")):
-        if isinstance(given, str):
-            raise MechheadsError(
-                f"score_heads takes what {wanted} returns, not the name {given!r}."
-            )
+    from mechheads.models.wrap import lens_of
+
+    lens_of(model)  # raises if it is not a model
+    check_given(prompts)
     found = find(method)
     own = found.options
+    for name in ("quiet", "budget"):  # what your function may leave out
+        if name not in own:
+            options.pop(name, None)
     for name in options:
         if name not in own:
-            raise MechheadsError(f"{method} has no option {name}. Its options: {', '.join(own)}.")
+            listed = ", ".join(own) or "none"
+            raise MechheadsError(f"{found.name} has no option {name}. Its options: {listed}.")
     given = {
         name: read_value(value, own[name].annotation, f"--{name}")
-        if isinstance(value, str)
+        if isinstance(value, str) and name in own
         else value
-        for name, value in options.items()
+        for name, value in {**options, **found.preset}.items()
     }
-    return found.function(model, prompts, metric, **given)
+    try:
+        returned = found.function(model, prompts, metric, **given)
+    except MechheadsError:
+        raise
+    except Exception as error:
+        if isinstance(found.home, str):
+            raise  # ours: a bug, which its traceback explains
+        raise MechheadsError(
+            f"The method {found.name} raised {type(error).__name__}: {error}"
+        ) from error
+    return _checked(returned, found, model, prompts, metric)
+
+
+def _own(name: str, function: "Callable[..., Any]") -> Method:
+    """A user's function as a method; its first sentence is the summary."""
+    document = (getdoc(function) or "your own method").partition("\n")[0]
+    found = Method(name, function, document.rstrip("."))
+    flags = tuple(option for option in found.options if option not in SHARED)
+    return Method(name, function, found.summary, flags)
+
+
+def _checked(
+    found: Any, method: Method, model: "Model", prompts: Prompts, metric: "MetricLike | None"
+) -> "HeadEffects":
+    """What a method returned, as HeadEffects of this model's heads; or an error that names it."""
+    import torch
+
+    from mechheads.models.model import model_name, shape_of
+
+    from .effects import HeadEffects, given_effects
+
+    if not isinstance(found, HeadEffects):
+        if type(found).__module__ == "numpy":
+            found = torch.as_tensor(found)
+        if not isinstance(found, torch.Tensor):
+            raise MechheadsError(
+                f"The method {method.name} returned {type(found).__name__}, expected HeadEffects "
+                "or a tensor of a score per layer and head."
+            )
+        found = given_effects(model, prompts, metric, found, method.name)
+    grid = shape_of(model).grid
+    if found.values.shape[1:] != grid and found.unit == "head":
+        raise MechheadsError(
+            f"The method {method.name} returned {' x '.join(map(str, found.values.shape[1:]))} "
+            f"heads, but {model_name(model)} has {grid[0]} x {grid[1]}."
+        )
+    if not bool(found.values.isfinite().all()):
+        raise MechheadsError(f"The method {method.name} returned scores that are not finite.")
+    return found

@@ -15,15 +15,17 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError
 from mechheads.jobs.run import Session, run_job
 from mechheads.models.cache import ModelCache
-from mechheads.progress import bar, watched
+from mechheads.options import read_path
+from mechheads.progress import bar, drawn
 from mechheads.runs.files import prepare, recover, replace_folder, write_text
 from mechheads.runs.folder import Record, read_run
 
@@ -76,7 +78,10 @@ def finished(out: Path, cell: Cell) -> CellRun | None:
         return None
     for folder in sorted(place.glob("[!.]*/")):
         with contextlib.suppress(MechheadsError):
-            return CellRun(folder, read_run(folder, cell.command))
+            record = read_run(folder, cell.command)
+            wanted = COMMANDS[cell.command].in_full(dict(cell.settings))
+            if all(record.settings.get(name, value) == value for name, value in wanted.items()):
+                return CellRun(folder, record)
     return None
 
 
@@ -85,27 +90,80 @@ def is_sweep(folder: Path) -> bool:
     return (folder / SUMMARY).is_file() and (folder / CELLS).is_dir()
 
 
-def runs_in(folder: Path) -> dict[str, Path | None]:
-    """The run folder of every cell of a finished sweep, by the cell's label."""
+@dataclass(frozen=True)
+class Row:
+    """A row of the overview: a cell by its command and label, and what is said of its run."""
+
+    command: str
+    label: str
+    folder: Path | None
+    said: Mapping[str, Any]
+
+    def mistake(self, record: Record) -> str:
+        """What the overview says otherwise than the run's own record; empty if nothing."""
+        if self.command != record.command or not _describes(self.label, record):
+            return f"its run is one of {record.command} with other settings than it says"
+        for name, value in (("headline", record.headline), ("warnings", list(record.warnings))):
+            if self.said.get(name) != value:
+                return f"its {name} in {SUMMARY} is not that of its run"
+        return ""
+
+
+def rows_in(folder: Path) -> list[Row]:
+    """The rows of a finished sweep's overview; an error if it cannot be one."""
     try:
-        rows = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        found = {f"{row['command']} {row['cell']}": row.get("report") for row in rows}
-        runs = {cell: _below(folder, at) if at else None for cell, at in found.items()}
-        if not runs:
+        content = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        rows = [
+            Row(
+                str(row["command"]),
+                str(row["cell"]),
+                _below(folder, row["report"]) if row.get("report") else None,
+                row,
+            )
+            for row in content
+        ]
+        if not rows:
             raise ValueError("it has no cells")
+        runs = [row.folder for row in rows if row.folder]
+        if len(set(runs)) < len(runs) or len({(r.command, r.label) for r in rows}) < len(rows):
+            raise ValueError("it has a cell or a run twice")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MechheadsError(
             f"{folder / SUMMARY} is damaged ({error!r}). Start the sweep again to repair it."
         ) from None
-    return runs
+    return rows
+
+
+def unlisted(folder: Path, rows: Sequence[Row]) -> list[str]:
+    """The cells' folders that no row of the overview is about."""
+    listed = {row.folder.parent.name for row in rows if row.folder}
+    return sorted(f.name for f in (folder / CELLS).iterdir() if f.name not in listed)
 
 
 def _below(folder: Path, report: str) -> Path:
-    """The folder of a report, which must be inside the sweep's."""
-    place = (folder / report).resolve().parent
-    if not place.is_relative_to((folder / CELLS).resolve()):
+    """The folder of a report, which must be a run's of one of the sweep's cells."""
+    place = (folder / read_path(report, "a report")).resolve().parent
+    cells = (folder / CELLS).resolve()
+    if not place.is_relative_to(cells) or len(place.relative_to(cells).parts) != 2:
         raise ValueError(f"{report[:80]} is not below {CELLS}/")
-    return folder / Path(report).parent
+    return cells / place.relative_to(cells)
+
+
+def _describes(label: str, record: Record) -> bool:
+    """Whether a cell's label fits a run: `name value, name value`, any of its settings."""
+    settings = {name: f"{name} {value}" for name, value in record.settings.items()}
+    if (flags := COMMANDS.get(record.command)) is None:
+        return False
+    unused = {*flags.settings, *flags.options} - set(settings)
+    left = "" if label == record.command else label
+    while left:
+        fits = [t for t in settings.values() if f"{left}, ".startswith(f"{t}, ")]
+        if not fits and left.partition(" ")[0] in unused:  # a run of saved runs has few settings
+            fits = [left.partition(", ")[0]]
+        if not fits:
+            return False
+        left = left[len(max(fits, key=len)) + 2 :]
+    return True
 
 
 def is_ours(name: str) -> bool:
@@ -143,13 +201,19 @@ def complete(sweep: Sweep, runner: Runner, quiet: bool) -> None:
     """Run the unfinished cells, and add their outcomes to the sweep."""
     left = [cell for cell in sweep.cells if cell not in sweep.runs]
     total, running, failed = len(sweep.cells), 0, 0
-    with bar(total, "Cells", quiet, initial=total - len(left)) as progress:
-        for event in runner(left, sweep.out):
+    ended, events = total - len(left), runner(left, sweep.out)
+    with bar(total, "Cells", quiet, initial=ended) as progress:
+        while True:
+            with progress.within():  # a cell that runs here moves the bar
+                event = next(events, None)
+            if event is None:
+                break
             if isinstance(event, Done):
                 line = _take(sweep, event)
                 failed += event.cell in sweep.errors
-                progress.update()
-                if not quiet and not watched():
+                ended += 1
+                progress.reach(ended)
+                if not quiet and not drawn():
                     sys.stderr.write(f"{len(sweep.runs)} of {total} done: {line}\n")
             else:
                 running = event
@@ -242,7 +306,8 @@ def _take(sweep: Sweep, done: Done) -> str:
     return line
 
 
-def _inputs(place: Path) -> dict[str, str]:
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads((place / INPUTS).read_text(encoding="utf-8"))
+def _inputs(place: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads((place / INPUTS).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
     return {}

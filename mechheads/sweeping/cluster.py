@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,12 +20,15 @@ from typing import Any
 from mechheads.errors import MechheadsError
 from mechheads.jobs.run import Session
 from mechheads.models.cache import ModelCache
+from mechheads.packages import leave_working_directory
 from mechheads.scoring.effects import HeadEffects
 
 from .cells import Done, Runner, describe, finished, partial, run_cell
 from .grid import Cell
 
-DEADLINE = 60.0  # seconds to connect to a cluster
+DEADLINE = 20.0  # seconds in which a cluster must answer
+SETTINGS = b"\x04"  # the type of HTTP/2's settings frame
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0" + SETTINGS + b"\0" * 5
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,9 @@ def _ended(ray: Any, ref: Any, cell: Cell, out: Path) -> Done:
         return ray.get(ref)
     except ray.exceptions.RayError as error:
         found = finished(out, cell)
-        why = f"the cluster gave up on it ({_first_line(error)})"
+        cause = getattr(error, "cause", None)  # of an exception in the worker
+        what = describe(cause) if isinstance(cause, Exception) else _first_line(error)
+        why = f"the cluster gave up on it ({what})"
         return Done(cell, None if found else why, 0.0, found)
 
 
@@ -135,7 +140,10 @@ def _running(out: Path, cells: Iterable[Cell]) -> int:
 
 
 def _can_share(cell: Cell) -> bool:
-    return cell.command == "discover" and dict(cell.settings).get("method", "patch") == "patch"
+    given = dict(cell.settings)
+    patched = given.get("method", "patch") == "patch" and given.get("effects") is None
+    of_heads = given.get("level", "heads") == "heads"
+    return cell.command == "discover" and patched and of_heads
 
 
 def _prepare(workplace: Workplace) -> None:
@@ -143,6 +151,7 @@ def _prepare(workplace: Workplace) -> None:
 
     with suppress(OSError):  # a node without the folder can still run cells without relative paths
         os.chdir(workplace.cwd)
+    leave_working_directory()
     torch.set_num_threads(workplace.threads)
 
 
@@ -175,63 +184,43 @@ def _connect(ray: Any, address: str) -> bool:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address not in ("local", "auto"):
         _reach(address)
-    options = {"include_dashboard": False} if address == "local" else {}
+    options: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
+    if address == "local":
+        options["include_dashboard"] = False
     stop = signal.getsignal(signal.SIGTERM)
     try:
-        _within(
-            DEADLINE,
-            address,
-            lambda: ray.init(
-                address=address, logging_level=logging.CRITICAL, log_to_driver=False, **options
-            ),
-        )
+        # In this thread: the processes of a local cluster die with the thread that starts them.
+        ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise MechheadsError(
-            f"no Ray cluster at {address} ({_first_line(error)}). Start one with "
-            "`ray start --head` and give its address, or use --cluster local."
-        ) from None
+        raise _no_cluster(address, _first_line(error)) from None
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, stop)  # Ray's handler would end this process at once
     return True
 
 
-def _within(seconds: float, address: str, start: Callable[[], Any]) -> None:
-    """Run it with a deadline: Ray waits for ever where something else answers.
-
-    In a thread, so that this one can be stopped by a signal at any time.
-    """
-    problems: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            start()
-        except BaseException as problem:
-            problems.append(problem)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    end = time.monotonic() + seconds
-    while thread.is_alive() and time.monotonic() < end:
-        thread.join(0.1)
-    if thread.is_alive():
-        raise MechheadsError(
-            f"no Ray cluster answers at {address} within {seconds:.0f} s. Check the address: it is "
-            "the one that `ray start --head` printed."
-        )
-    for problem in problems:
-        raise problem
-
-
 def _reach(address: str) -> None:
-    """Raise an error if nothing listens at the address: Ray would retry for minutes."""
+    """Raise an error if no Ray answers at the address: Ray itself would wait, and then abort.
+
+    A Ray server speaks gRPC: over HTTP/2, the first thing that a server says is its settings.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, ValueError) as error:
-        raise MechheadsError(
-            f"no Ray cluster at {address} ({error}). Start one with `ray start --head` and give "
-            "its address, for example 10.0.0.1:6379, or use --cluster local."
-        ) from None
+        with socket.create_connection((host, int(port)), timeout=DEADLINE) as server:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                server.sendall(HELLO)
+                if server.recv(4)[3:] != SETTINGS:
+                    raise OSError("it is not a Ray server")
+    except TimeoutError:
+        raise _no_cluster(address, f"no answer within {DEADLINE:.0f} s") from None
+    except (OSError, ValueError, OverflowError) as error:
+        raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str, why: str) -> MechheadsError:
+    return MechheadsError(
+        f"no Ray cluster at {address} ({why}). Start one with `ray start --head` and give its "
+        "address, for example 10.0.0.1:6379, or use --cluster local."
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -12,9 +12,8 @@ from typing import Any
 
 from mechheads.cli.commands import COMMANDS
 from mechheads.errors import MechheadsError, unknown
-from mechheads.options import flag_of, read_list, read_path, read_value
+from mechheads.options import flag_of, read_input, read_list, read_value
 from mechheads.scoring import registry as methods
-from tasks import registry as tasks
 
 # Each command's names for the axes of a grid. compare takes two models and all tasks in one cell.
 AXES: dict[str, Mapping[str, str]] = {
@@ -83,12 +82,12 @@ def from_flags(
 
 def from_file(path: str) -> list[Cell]:
     """The cells of a TOML file: [[grid]] tables with command, tasks, models, methods, seeds."""
-    file = read_path(path, "--config")
+    file = read_input(path, "--config")
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise MechheadsError(f"cannot read {file} ({error}). Give a TOML file.") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise MechheadsError(f"{file} is not valid TOML ({error}).") from None
     tables = content.pop("grid", None)
     for key in content:
@@ -153,21 +152,26 @@ def _check_used(given: Iterable[str], cells: Sequence[Cell]) -> None:
 
 def _check_names(command: str, settings: Mapping[str, Any]) -> None:
     """Raise an error for an unknown method or task; task files may be created later."""
+    # Not at the top: a Ray worker imports this module before it can leave its working directory.
+    from tasks.registry import check_name
+
     if "method" in settings and (command, settings["method"]) != ("mask", "probe"):
         methods.find(str(settings["method"]))
     for name in TASKS:
         for task in read_list(str(settings[name]), str, f"--{name}") if name in settings else ():
-            tasks.check_name(task)
+            check_name(task)
 
 
 def _fits(command: str, settings: Mapping[str, Any], option: str) -> bool:
     """Whether the cell's method, or each of its tasks, has the option."""
+    from tasks.registry import has_option
+
     whole = COMMANDS[command].in_full(settings)
-    method = methods.METHODS.get(str(whole.get("method")))
+    method = methods.METHODS.get(str(whole.get("method")).partition(":")[0])
     if method is not None and option in method.flags:
         return True
     named = [part for name in TASKS for part in str(whole.get(name, "")).split(",") if part]
-    return bool(named) and all(tasks.has_option(task.strip(), option) for task in named)
+    return bool(named) and all(has_option(task.strip(), option) for task in named)
 
 
 def _takes(command: str, axis: str) -> bool:

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechheads.cli.commands import COMMANDS
 from mechheads.reports.page import Section, write_page
 from mechheads.runs.files import write_text
+from mechheads.runs.folder import read_table
 
 from .cells import CELLS, INDEX, SUMMARY, Sweep
 from .grid import TASKS, Cell
@@ -27,8 +30,8 @@ class Drawing:
 
     There is a panel for each value of `panel` (or for each task, if there is no such column), with
     a line for each combination of `lines`, `y` and the settings that differ; bars if x is not a
-    number. The last of `lines` sets the colour. Only rows with the first value in column `first`
-    are drawn.
+    number. `y` may have wildcards. The last of `lines` sets the colour. Only rows with the first
+    value in column `first` are drawn.
     """
 
     file: str
@@ -46,8 +49,20 @@ DRAWINGS: Mapping[str, Drawing] = {
         "curve.csv",
         "k",
         ("explained",),
-        ("heads kept", "explained effect f(k)"),
-        ("needed", "needed_low", "needed_high", "needed_random", "cpr", "cmd", "accuracy"),
+        ("heads (or edges) kept", "explained effect f(k)"),
+        (
+            "needed",
+            "needed_low",
+            "needed_high",
+            "needed_random",
+            "faithfulness",
+            "explained_by_top",
+            "explained_by_random",
+            "cpr",
+            "cmd",
+            "area_under",
+            "accuracy",
+        ),
     ),
     "gate": Drawing(
         "ablation.csv",
@@ -70,7 +85,15 @@ DRAWINGS: Mapping[str, Drawing] = {
         "k",
         ("value",),
         ("heads masked", "first metric"),
-        ("lost_without_top", "lost_without_random", "top_loses_more", "low", "high"),
+        (
+            "lost_without_top",
+            "lost_without_given",
+            "lost_without_random",
+            "top_loses_more",
+            "given_loses_more",
+            "low",
+            "high",
+        ),
         "function",
         ("selection",),
         "metric",
@@ -87,8 +110,8 @@ DRAWINGS: Mapping[str, Drawing] = {
     "compare": Drawing(
         "comparison.csv",
         "task",
-        ("n_standard", "n_sparse"),
-        ("task", "heads needed"),
+        ("n_*",),
+        ("task", "heads (or edges) needed"),
         (
             "heads standard",
             "heads sparse",
@@ -96,6 +119,7 @@ DRAWINGS: Mapping[str, Drawing] = {
             "heads low",
             "heads high",
             "edges multiplier",
+            "circuit_edges multiplier",
         ),
     ),
 }
@@ -172,7 +196,7 @@ def _section(sweep: Sweep, command: str, rows: Sequence[Mapping[str, Any]]) -> S
         if "report" in row:
             links[label] = row["report"]
         notes = _notes(row)
-        for part, numbers in headline.get("parts", {"": headline}).items():
+        for part, numbers in _parts(headline).items():
             line = {"cell": label} | ({"of": part} if part else {}) | _numbers(command, numbers)
             table.append(line | {"notes": notes})
             notes = ""  # they concern the whole cell: only its first line has them
@@ -192,9 +216,16 @@ def _numbers(command: str, headline: Mapping[str, Any]) -> dict[str, Any]:
         value: Any = headline
         for key in name.split(" "):
             value = value.get(key) if isinstance(value, Mapping) else None
-        if value is not None:
+        if isinstance(value, str | int | float):
             found[name.replace("_", " ")] = value
     return found
+
+
+def _parts(headline: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The parts of a headline by name, or the whole as one without a name."""
+    parts = headline.get("parts")
+    named = parts if isinstance(parts, Mapping) else {}
+    return {name: p for name, p in named.items() if isinstance(p, Mapping)} or {"": headline}
 
 
 def _notes(row: Mapping[str, Any]) -> str:
@@ -205,30 +236,30 @@ def _notes(row: Mapping[str, Any]) -> str:
 
 def _lines(sweep: Sweep, command: str) -> Iterator[Line]:
     """All lines of the command's cells, in their order."""
-    import pandas as pd
-
-    what = DRAWINGS[command]
     found = [cell for cell in sweep.cells if cell.command == command and cell in sweep.runs]
     for cell in found:
-        file = sweep.runs[cell].folder / what.file
+        file = sweep.runs[cell].folder / DRAWINGS[command].file
         if not file.is_file():
             continue  # contrastive gating has no such curves
-        try:
-            frame: Any = pd.read_csv(file)
-        except ValueError:  # an empty or damaged table is not drawn
-            continue
-        if what.first:
-            frame = frame[frame[what.first] == frame[what.first].iloc[0]]
-        by = [name for name in (what.panel, *what.lines) if name in frame]
-        shared = _differing(cell, found)
-        for values, part in frame.groupby(by, sort=False) if by else [((), frame)]:
-            named = dict(zip(by, map(str, values), strict=True))
-            panel = named.pop(what.panel, None) or _task(cell)
-            for y in what.y:
-                words = [*shared, *named.values(), *([y] if len(what.y) > 1 else [])]
-                words = list(dict.fromkeys(words)) or [command]
-                points = part.groupby(what.x, sort=False)[y].mean()
-                yield Line(panel, ", ".join(words), words[-1], points)
+        with suppress(ValueError, LookupError, TypeError):  # a damaged table is not drawn
+            yield from list(_lines_of(cell, read_table(file), _differing(cell, found)))
+
+
+def _lines_of(cell: Cell, frame: Any, shared: Sequence[str]) -> Iterator[Line]:
+    """The lines of one cell's table."""
+    what = DRAWINGS[cell.command]
+    if what.first:
+        frame = frame[frame[what.first] == frame[what.first].iloc[0]]
+    by = [name for name in (what.panel, *what.lines) if name in frame]
+    for values, part in frame.groupby(by, sort=False) if by else [((), frame)]:
+        named = dict(zip(by, map(str, values), strict=True))
+        panel = named.pop(what.panel, None) or _task(cell)
+        drawn = [name for name in frame if any(fnmatchcase(name, y) for y in what.y)]
+        for y in drawn:
+            words = [*shared, *named.values(), *([y] if len(drawn) > 1 else [])]
+            words = list(dict.fromkeys(words)) or [cell.command]
+            points = part.groupby(what.x, sort=False)[y].mean()
+            yield Line(panel, ", ".join(words), words[-1], points)
 
 
 def _task(cell: Cell) -> str:

@@ -5,6 +5,7 @@ one.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mechheads.errors import MechheadsError
+from mechheads.errors import MechheadsError, shown
+from mechheads.options import flag_of
 from mechheads.runs.files import beside
 
 
@@ -45,10 +47,12 @@ def restore(
     parameters: Mapping[str, Tensor],
     optimizer: torch.optim.Optimizer,
     settings: Mapping[str, Any],
+    last: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Load parameters and optimizer from a checkpoint with the same settings; return its state.
 
-    Without a checkpoint, nothing is loaded and the state is empty.
+    `last` is what the state may be at the last step: it names the parts of a state. Without a
+    checkpoint, nothing is loaded and the state is empty.
     """
     if not file.exists():
         return {}
@@ -57,16 +61,14 @@ def restore(
             metadata = saved.metadata()
         tensors = load_file(file)
         made_by, state = (dict(json.loads(metadata[name])) for name in ("settings", "state"))
-        if not int(state["step"]) > 0:
+        if not _alike(state, last) or not 0 < state["step"] <= last["step"]:
             raise ValueError("it is of no step")
-    except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
-        raise MechheadsError(
-            f"{file} is damaged ({error}). Delete it to start over, or choose another --out."
-        ) from None
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _damaged(file, error) from None
     for name, value in settings.items():
         if made_by.get(name) != value:
             raise MechheadsError(
-                f"{file} was made with --{name.replace('_', '-')} {made_by.get(name)}, not "
+                f"{file} was made with {flag_of(name)} {shown(made_by.get(name))}, not "
                 f"{value}. Resume with the same settings, or choose another --out."
             )
     for name, parameter in parameters.items():
@@ -76,22 +78,46 @@ def restore(
                 f"{file} is from a different model: its {name} is {saved_shape}, not "
                 f"{parameter.shape}. Choose another --out."
             )
+    if not all(t.is_floating_point() and bool(t.isfinite().all()) for t in tensors.values()):
+        raise _damaged(file, "it has values that are not finite numbers")
+    moments = _moments(tensors, optimizer)
+    if moments is None:
+        raise _damaged(file, "it lacks optimizer state")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"parameter.{name}"])
-    counted = sum(len(group["params"]) for group in optimizer.param_groups)
-    moments: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer."):
-            _, i, name = key.split(".")
-            moments.setdefault(int(i), {})[name] = value
-    if set(moments) != set(range(counted)):
-        raise MechheadsError(
-            f"{file} is damaged (it lacks optimizer state). Delete it to start over, or choose "
-            "another --out."
-        )
     optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
     return state
+
+
+def _damaged(file: Path, why: object) -> MechheadsError:
+    return MechheadsError(
+        f"{file} is damaged ({why}). Delete it to start over, or choose another --out."
+    )
+
+
+def _alike(state: Any, last: Any) -> bool:
+    """Whether two states have the same parts, all of them finite numbers."""
+    if isinstance(last, Mapping):
+        same = isinstance(state, Mapping) and state.keys() == last.keys()
+        return same and all(_alike(state[name], last[name]) for name in last)
+    kind = int if isinstance(last, int) else int | float
+    return isinstance(state, kind) and not isinstance(state, bool) and math.isfinite(state)
+
+
+def _moments(
+    tensors: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
+) -> dict[int, dict[str, Tensor]] | None:
+    """The optimizer's state by the number of its parameter; None if it is not complete."""
+    groups = ((p, group.get("pieces")) for group in optimizer.param_groups for p in group["params"])
+    moments: dict[int, dict[str, Tensor]] = {}
+    for i, (parameter, pieces) in enumerate(groups):
+        for name in ("step", *(("momentum",) if pieces else ("exp_avg", "exp_avg_sq"))):
+            value = tensors.get(f"optimizer.{i}.{name}")
+            if value is None or value.shape != (() if name == "step" else parameter.shape):
+                return None
+            moments.setdefault(i, {})[name] = value
+    return moments
 
 
 def write_model(out: Path, save: Callable[[Path], None]) -> None:

@@ -43,41 +43,43 @@ class Rows:
 
 
 # The rows a step trains on; the same for the same step, on every machine.
-Lessons = Callable[[int], list[Rows]]
+Batches = Callable[[int], list[Rows]]
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingData:
     """Training rows, and held-out rows to evaluate on."""
 
-    lessons: Lessons
+    batches: Batches
     tests: list[Rows]
 
 
-def task_course(
+def task_data(
     tokenizer: Any,
     shares: Mapping[str, Share],
     tests: Mapping[str, Sequence[Pair]],
     seed: int,
     prepend: bool = True,
-) -> Course:
+) -> TrainingData:
     """The tasks' training split, and pairs of their test split."""
     asked = [(pair.clean, pair.answers[-1]) for pairs in tests.values() for pair in pairs]
-    lessons = task_lessons(tokenizer, shares, seed, prepend=prepend)
-    return Course(lessons, rows(tokenizer, asked, prepend=prepend))
+    batches = task_batches(tokenizer, shares, seed, prepend=prepend)
+    return TrainingData(batches, rows(tokenizer, asked, prepend=prepend))
 
 
-def text_course(
+def text_data(
     tokenizer: Any, place: Path, length: int, batch: int, seed: int, prepend: bool = True
-) -> Course:
+) -> TrainingData:
     """Sequences of a text; the last twentieth is held out if there are at least twenty."""
     sequences = read_sequences(place, tokenizer, length, prepend)
     held = len(sequences) // 20
     kept, tests = sequences[: len(sequences) - held], sequences[-held:] if held else sequences
-    return Course(text_lessons(kept, batch, seed), [text_rows(part) for part in tests.split(16)])
+    return TrainingData(
+        text_batches(kept, batch, seed), [text_rows(part) for part in tests.split(16)]
+    )
 
 
-def task_lessons(
+def task_batches(
     tokenizer: Any,
     shares: Mapping[str, Share],
     seed: int | str,
@@ -87,7 +89,7 @@ def task_lessons(
     n_first: int = 0,
     context: int = 0,
     prepend: bool = True,
-) -> Lessons:
+) -> Batches:
     """Prompts from every task's training split, according to its share, and repeated words.
 
     The first `n_first` steps have only repeated words, four times as many. They are placed anywhere
@@ -95,7 +97,7 @@ def task_lessons(
     """
     pool = [tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in repeated]
 
-    def lesson(step: int) -> list[Rows]:
+    def at_step(step: int) -> list[Rows]:
         rng = random.Random(f"{seed}/{step}")
         if step < n_first:
             return echoes(pool, rng, tokenizer.bos_token_id, 4 * n_repeated, context)
@@ -103,7 +105,7 @@ def task_lessons(
         parts = rows(tokenizer, drawn, prepend=prepend)
         return parts + echoes(pool, rng, tokenizer.bos_token_id, n_repeated, context)
 
-    return lesson
+    return at_step
 
 
 def echoes(
@@ -145,16 +147,16 @@ def _anywhere(part: Rows, rng: random.Random, context: int) -> Rows:
     return replace(part, positions=positions)
 
 
-def text_lessons(sequences: Int[Tensor, "row pos"], batch: int, seed: int) -> Lessons:
+def text_batches(sequences: Int[Tensor, "row pos"], batch: int, seed: int) -> Batches:
     """Sequences of a text drawn at random, without repeats within a step."""
 
-    def lesson(step: int) -> list[Rows]:
+    def at_step(step: int) -> list[Rows]:
         drawn = random.Random(f"{seed}/{step}").sample(
             range(len(sequences)), min(batch, len(sequences))
         )
         return [text_rows(sequences[drawn])]
 
-    return lesson
+    return at_step
 
 
 def examples(share: Share, rng: random.Random) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@
    step and the worker, so that a run resumed from its checkpoint ends with the same weights.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,12 +26,13 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from mechheads.errors import MechheadsError
 from mechheads.models.huggingface import save_original
+from mechheads.options import check_least
 from mechheads.progress import bar
 from mechheads.prompts import Pair
 from mechheads.runs.files import append_row, keep_rows, prepare
 
 from . import checkpoints, workers
-from .data import Lessons, Rows, rows, thinned
+from .data import Batches, Rows, rows, thinned
 from .muon import Muon
 
 END = "<|endoftext|>"
@@ -102,6 +104,8 @@ def new_model(recipe: Recipe, vocabulary: int) -> GPT2LMHeadModel:
         architectures=["GPT2LMHeadModel"],
     )
     model = GPT2LMHeadModel(config)
+    # Rows are packed and need no attention mask, for which transformers would ask.
+    logging.getLogger("transformers.modeling_utils").setLevel(logging.ERROR)
     # GPT-2's initialization suits wide models: heads of a narrow one would hardly differ.
     for name, weight in model.named_parameters():
         if name.endswith(("attn.c_attn.weight", "mlp.c_fc.weight")):
@@ -158,7 +162,7 @@ def accuracies(
 
 
 def train(
-    course: Callable[[int, int], Lessons],
+    worker_batches: Callable[[int, int], Batches],
     tests: Mapping[str, Sequence[Pair]],
     tokenizer: PreTrainedTokenizerFast,
     recipe: Recipe,
@@ -170,7 +174,7 @@ def train(
 ) -> GPT2LMHeadModel:
     """Train, or resume from the checkpoint; the model goes to `out`, everything else below it.
 
-    course(worker, workers) returns what a worker trains on; other processes import it by name.
+    worker_batches(worker, workers) returns what a worker trains on; processes import it by name.
     """
     _check(recipe)
     training = prepare(out / "training")
@@ -178,19 +182,20 @@ def train(
     model = new_model(recipe, len(tokenizer))
     optimizer = _optimizer(model, recipe)
     named, settings = dict(model.named_parameters()), asdict(recipe)
-    state = checkpoints.restore(checkpoint, named, optimizer, settings)
+    last = {"step": recipe.steps + recipe.last, "seconds": 0.0}
+    state = checkpoints.restore(checkpoint, named, optimizer, settings, last)
     begin, spent = state.get("step", 0), state.get("seconds", 0.0)
     keep_rows(training / "log.csv", "step", begin)
     whole = recipe.steps + recipe.last
     end = whole if stop_after is None else min(whole, stop_after)
     clock = time.monotonic()
-    work = Work(recipe, len(tokenizer), course)
+    work = Work(recipe, len(tokenizer), worker_batches)
     with (
-        workers.team(work.hire, list(named.values()), recipe.workers) as team,
+        workers.start(work.make_worker, list(named.values()), recipe.workers) as running,
         bar(whole, "Steps", quiet, initial=begin) as progress,
     ):
         for step in range(begin, end):
-            loss = _step(team, optimizer, recipe, step)
+            loss = _step(running, optimizer, recipe, step)
             progress.set_postfix(loss=f"{loss:.3f}", refresh=False)
             progress.update()
             if (step + 1) % save_every == 0 or step + 1 == end:
@@ -214,19 +219,19 @@ class Work:
 
     recipe: Recipe
     vocabulary: int
-    course: Callable[[int, int], Lessons]
+    worker_batches: Callable[[int, int], Batches]
 
-    def hire(self, worker: int) -> tuple[list[Parameter], workers.Compute]:
+    def make_worker(self, worker: int) -> tuple[list[Parameter], workers.Compute]:
         """The parameters of the worker's own model, and how it computes a step."""
         recipe = self.recipe
         model = new_model(recipe, self.vocabulary)
-        lessons = self.course(worker, recipe.workers)
+        batches = self.worker_batches(worker, recipe.workers)
 
         def compute(step: int) -> list[float]:
             late = recipe.dropout_from * recipe.steps <= step < recipe.steps
             _set_dropout(model, recipe.dropout if late else 0.0)
             model.train()
-            parts = lessons(step)
+            parts = batches(step)
             torch.manual_seed((recipe.seed * 1_000_003 + step) * recipe.workers + worker)
             summed = 0.0
             for part in parts:
@@ -240,22 +245,22 @@ class Work:
 
 def _check(recipe: Recipe) -> None:
     for name in ("layers", "heads", "width", "steps", "workers"):
-        if getattr(recipe, name) < 1:
-            raise MechheadsError(f"--{name} takes 1 or more, got {getattr(recipe, name)}.")
-    if recipe.last < 0:
-        raise MechheadsError(f"--last takes 0 or more, got {recipe.last}.")
+        check_least(f"--{name}", getattr(recipe, name), 1)
+    check_least("--last", recipe.last, 0)
     if recipe.width % recipe.heads:
         raise MechheadsError(f"--width {recipe.width} is not a multiple of --heads {recipe.heads}.")
 
 
-def _step(team: workers.Team, optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> float:
-    loss, weight = team.step(step)
-    for parameter in team.parameters:
+def _step(
+    running: workers.Workers, optimizer: torch.optim.Optimizer, recipe: Recipe, step: int
+) -> float:
+    loss, weight = running.step(step)
+    for parameter in running.parameters:
         if parameter.grad is not None:
             parameter.grad /= weight
     for group in optimizer.param_groups:
         group["lr"] = group["peak"] * pace(recipe, step)
-    torch.nn.utils.clip_grad_norm_(team.parameters, 1.0)
+    torch.nn.utils.clip_grad_norm_(running.parameters, 1.0)
     optimizer.step()
     return loss / weight
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from mechheads.reports.page import Section, write_page
 from mechheads.reports.theme import COLORS, DASHES, styled
+from mechheads.runs.folder import read_table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -54,8 +55,8 @@ def write_curves(
     panels: Sequence[Panel] = SPARSE_PANELS,
 ) -> Path:
     """Write the report of a run from the log in its training folder."""
-    log = pd.read_csv(training / "log.csv").drop_duplicates("step", keep="last")
-    last = {name: log[name].iloc[-1] for name in log}
+    log = read_table(training / "log.csv").drop_duplicates("step", keep="last")
+    last = last_row(training / "log.csv")
     sections = [
         Section("Curves", figure=draw(log, panels, settings)),
         Section("Final values", table=last),
@@ -64,9 +65,14 @@ def write_curves(
     return write_page(training / "report.html", title, sections)
 
 
+def last_row(log: Path) -> dict[str, Any]:
+    """The last row of a log: numbers at the last step."""
+    return read_table(log).iloc[-1].to_dict()
+
+
 def accuracy_panels(log: Path) -> tuple[Panel, ...]:
     """The panels of a pretraining log: its loss, and one line per task."""
-    tasks = list(pd.read_csv(log, nrows=1).columns)[3:]
+    tasks = list(read_table(log).columns)[3:]
     half = math.ceil(len(tasks) / 2)
     return (
         Panel("Training loss", "nats per weighted token", {"loss": "loss"}),

@@ -36,7 +36,7 @@ from mechheads.progress import bar
 from mechheads.runs.files import append_row, keep_rows, prepare
 
 from . import checkpoints
-from .data import Course, Rows, thinned
+from .data import Rows, TrainingData, thinned
 from .muon import Muon
 
 # Both models' logits are divided by it before they are compared: otherwise a confident model
@@ -114,7 +114,7 @@ class Control:
 
 def sparsify(
     original: Original,
-    course: Course,
+    data: TrainingData,
     settings: Settings,
     out: Path,
     *,
@@ -128,7 +128,8 @@ def sparsify(
     student = begin(original, settings)
     optimizer = _optimizer(student, settings)
     checkpoint = training / "checkpoint.safetensors"
-    state = checkpoints.restore(checkpoint, student.parameters, optimizer, asdict(settings))
+    last = {"step": settings.steps, "seconds": 0.0, "control": asdict(Control(settings.multiplier))}
+    state = checkpoints.restore(checkpoint, student.parameters, optimizer, asdict(settings), last)
     start, spent = state.get("step", 0), state.get("seconds", 0.0)
     keep_rows(training / "log.csv", "step", start)
     control = Control(**state.get("control", {"multiplier": settings.multiplier}))
@@ -136,7 +137,7 @@ def sparsify(
     clock = time.monotonic()
     with bar(settings.steps, "Steps", quiet, initial=start) as progress:
         for step in range(start, end):
-            control = train_step(student, optimizer, course.lessons(step), control, settings, step)
+            control = train_step(student, optimizer, data.batches(step), control, settings, step)
             progress.set_postfix(
                 loss=f"+{control.gap:.3f}",
                 constraint=f"{control.multiplier:.2g}",
@@ -145,7 +146,7 @@ def sparsify(
             )
             progress.update()
             if (step + 1) % save_every == 0 or step + 1 == end:
-                found = measure(student, course.tests)
+                found = measure(student, data.tests)
                 seconds = spent + time.monotonic() - clock
                 append_row(
                     training / "log.csv",
@@ -162,7 +163,7 @@ def sparsify(
                 )
                 state = {"step": step + 1, "seconds": seconds, "control": asdict(control)}
                 checkpoints.save(checkpoint, student.parameters, optimizer, asdict(settings), state)
-    found = measure(student, course.tests)
+    found = measure(student, data.tests)
     if end == settings.steps:
         _write(original, student, settings, found, out)
     return found

@@ -22,21 +22,21 @@ from mechheads.models.devices import with_threads
 # Accumulates a worker's gradients for a step; returns numbers to be summed.
 Compute = Callable[[int], Sequence[float]]
 # Returns a worker's parameters and how it computes. Other processes import it by name.
-Hire = Callable[[int], tuple[list[Parameter], Compute]]
+MakeWorker = Callable[[int], tuple[list[Parameter], Compute]]
 
-PATIENCE = 600.0  # seconds that a worker waits for the others
+TIMEOUT = 600.0  # seconds that a worker waits for the others
 SUMS = 2
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Shared memory where a worker leaves its results."""
+class WorkerOutput:
+    """Shared memory that a worker stores its results in."""
 
     gradients: list[Tensor]
     sums: Tensor
 
-    def leave(self, parameters: Sequence[Parameter], found: Sequence[float]) -> None:
-        """Move the gradients here."""
+    def store(self, parameters: Sequence[Parameter], found: Sequence[float]) -> None:
+        """Move the gradients and the numbers here."""
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
             parameter.grad = None
@@ -44,54 +44,61 @@ class Desk:
 
 
 @dataclass(frozen=True)
-class Team:
-    """Workers with a desk each; the first is this process."""
+class Workers:
+    """Workers with an output each; the first is this process."""
 
     parameters: list[Parameter]
     own: list[Parameter]
     compute: Compute
-    desks: list[Desk]
-    turn: Tensor
+    outputs: list[WorkerOutput]
+    current: Tensor
     barriers: list[Barrier] = field(default_factory=list)
 
     def step(self, step: int) -> list[float]:
-        """Leave the sum of all gradients in the parameters, and return the summed numbers."""
-        self.turn[0] = step
-        self._meet(0)
-        self.desks[0].leave(self.own, self.compute(step))
-        self._meet(1)
+        """Sum all workers' gradients into the parameters, and return their summed numbers."""
+        self.current[0] = step
+        self._wait(0)
+        self.outputs[0].store(self.own, self.compute(step))
+        self._wait(1)
         for i, parameter in enumerate(self.parameters):
-            parameter.grad = torch.stack([desk.gradients[i] for desk in self.desks]).sum(0)
-        return torch.stack([desk.sums for desk in self.desks]).sum(0).tolist()
+            parameter.grad = torch.stack([output.gradients[i] for output in self.outputs]).sum(0)
+        return torch.stack([output.sums for output in self.outputs]).sum(0).tolist()
 
-    def _meet(self, which: int) -> None:
+    def _wait(self, which: int) -> None:
         try:
             for barrier in self.barriers[which : which + 1]:
-                barrier.wait(PATIENCE)
+                barrier.wait(TIMEOUT)
         except BrokenBarrierError:
             raise MechheadsError(
                 "A worker stopped. Run it again to resume, or use --workers 1."
             ) from None
 
 
+def _shared_sums() -> torch.Tensor:
+    return torch.zeros(SUMS).share_memory_()
+
+
 @contextmanager
-def team(hire: Hire, parameters: list[Parameter], workers: int) -> Iterator[Team]:
+def start(make_worker: MakeWorker, parameters: list[Parameter], workers: int) -> Iterator[Workers]:
     """Workers that share these parameters, which move to shared memory."""
-    for parameter in parameters:
-        parameter.data = parameter.data.share_memory_()
-    shared = [parameter.data for parameter in parameters]
-    desks = [
-        Desk(
-            [torch.zeros_like(p).share_memory_() for p in shared], torch.zeros(SUMS).share_memory_()
-        )
-        for _ in range(workers)
-    ]
-    turn = torch.zeros(1, dtype=torch.long).share_memory_()
+    try:
+        for parameter in parameters:
+            parameter.data = parameter.data.share_memory_()
+        shared = [parameter.data for parameter in parameters]
+        outputs = [
+            WorkerOutput([torch.zeros_like(p).share_memory_() for p in shared], _shared_sums())
+            for _ in range(workers)
+        ]
+        current = torch.zeros(1, dtype=torch.long).share_memory_()
+    except RuntimeError as error:
+        raise MechheadsError(
+            f"no shared memory for the workers ({error}). Make room in /dev/shm."
+        ) from None
     context: Any = torch.multiprocessing.get_context("spawn")
     barriers = [context.Barrier(workers) for _ in range(2)] if workers > 1 else []
     others = [
         context.Process(
-            target=_serve, args=(hire, i, shared, desks[i], turn, barriers), daemon=True
+            target=_serve, args=(make_worker, i, shared, outputs[i], current, barriers), daemon=True
         )
         for i in range(1, workers)
     ]
@@ -99,8 +106,8 @@ def team(hire: Hire, parameters: list[Parameter], workers: int) -> Iterator[Team
         with with_threads(1):
             for other in others:
                 other.start()
-            own, compute = _join(hire, 0, shared)
-            yield Team(parameters, own, compute, desks, turn, barriers)
+            own, compute = _join(make_worker, 0, shared)
+            yield Workers(parameters, own, compute, outputs, current, barriers)
     finally:
         for barrier in barriers:
             barrier.abort()
@@ -109,24 +116,31 @@ def team(hire: Hire, parameters: list[Parameter], workers: int) -> Iterator[Team
             other.terminate()
 
 
-def _join(hire: Hire, worker: int, shared: list[Tensor]) -> tuple[list[Parameter], Compute]:
-    parameters, compute = hire(worker)
+def _join(
+    make_worker: MakeWorker, worker: int, shared: list[Tensor]
+) -> tuple[list[Parameter], Compute]:
+    parameters, compute = make_worker(worker)
     for parameter, value in zip(parameters, shared, strict=True):
         parameter.data = value
     return parameters, compute
 
 
 def _serve(
-    hire: Hire, worker: int, shared: list[Tensor], desk: Desk, turn: Tensor, barriers: list[Barrier]
+    make_worker: MakeWorker,
+    worker: int,
+    shared: list[Tensor],
+    output: WorkerOutput,
+    current: Tensor,
+    barriers: list[Barrier],
 ) -> None:
     """The loop of another process: wait for a step, compute, wait for the next."""
     torch.set_num_threads(1)
     try:
-        parameters, compute = _join(hire, worker, shared)
+        parameters, compute = _join(make_worker, worker, shared)
         while True:
-            barriers[0].wait(PATIENCE)
-            desk.leave(parameters, compute(int(turn)))
-            barriers[1].wait(PATIENCE)
+            barriers[0].wait(TIMEOUT)
+            output.store(parameters, compute(int(current)))
+            barriers[1].wait(TIMEOUT)
     except BrokenBarrierError:
         pass
     finally:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from safetensors import SafetensorError, safe_open
 
-from mechheads.runs.folder import RESULT, TIMINGS
+from mechheads.runs.folder import RESULT, TIMINGS, read_table
 
 # Numbers below this are compared relative to it: their last digits are float32's rounding.
 NOTHING = 1e-3
@@ -65,7 +65,7 @@ def compare_files(old: Path, new: Path) -> Difference:
 
 def compare_tables(old: Path, new: Path) -> Difference:
     """The largest difference of any cell; differing rows, columns or text count as infinite."""
-    one, two = pd.read_csv(old), pd.read_csv(new)
+    one, two = read_table(old), read_table(new)
     if one.shape != two.shape or list(one.columns) != list(two.columns):
         return Difference(math.inf, "it has different rows or columns")
     if not len(one):
@@ -86,7 +86,7 @@ def compare_values(old: Any, new: Any, name: str = "") -> Difference:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         if old.keys() != new.keys():
             odd = sorted(map(str, old.keys() ^ new.keys()))[0]
-            return Difference(math.inf, f"{name} {odd} is only in one of both".strip())
+            return Difference(math.inf, f"{name} {odd} is only in one of the two".strip())
         return _worst(compare_values(old[key], new[key], f"{name} {key}".strip()) for key in old)
     if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
         return _worst(compare_values(a, b, name) for a, b in zip(old, new, strict=True))
@@ -101,9 +101,15 @@ def _between(old: Any, new: Any) -> float:
     numbers = [isinstance(v, int | float) and not isinstance(v, bool) for v in (old, new)]
     if not all(numbers):
         return 0.0 if type(old) is type(new) and old == new else math.inf
-    if old == new or (math.isnan(old) and math.isnan(new)):
+    if old == new:
         return 0.0
-    gap = abs(old - new) / max(abs(old), NOTHING)
+    try:
+        one, two = float(old), float(new)
+    except OverflowError:  # JSON has whole numbers of any length
+        return math.inf
+    if math.isnan(one) and math.isnan(two):
+        return 0.0
+    gap = abs(one - two) / max(abs(one), NOTHING)
     return gap if math.isfinite(gap) else math.inf
 
 

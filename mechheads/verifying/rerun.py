@@ -21,7 +21,7 @@ from mechheads.models.cache import ModelCache
 from mechheads.models.devices import with_threads
 from mechheads.progress import bar
 from mechheads.runs.folder import REPORTS, Record, read_run
-from mechheads.sweeping.cells import describe, runs_in
+from mechheads.sweeping.cells import CELLS, INDEX, SUMMARY, describe, rows_in, unlisted
 
 from .comparison import Difference, compare_folders, compare_values
 from .trust import Allowed, trusted_settings, usable_threads
@@ -121,13 +121,17 @@ def verify_sweep(
 
     A cell that differs, or has no run, does not stop the others.
     """
-    cells, bad, session = runs_in(folder), [], Session(ModelCache(), quiet=True)
-    with bar(len(cells), "Cells", quiet) as progress:
-        for cell, run in cells.items():
+    rows, bad, session = rows_in(folder), [], Session(ModelCache(), quiet=True)
+    with bar(len(rows), "Cells", quiet) as progress:
+        for ended, row in enumerate(rows, start=1):
+            cell = f"{row.command} {row.label}"
             try:
-                if run is None:
+                if row.folder is None:
                     raise MechheadsError("has no run. The overview says why; start the sweep again")
-                verdict = repeat(run, tolerance, session, allowed)
+                if mistake := row.mistake(read_run(row.folder)):
+                    raise MechheadsError(f"DIFFERENT. {mistake}.")
+                with progress.within():
+                    verdict = repeat(row.folder, tolerance, session, allowed)
                 if verdict.worst > tolerance:
                     raise MechheadsError(f"DIFFERENT. {' '.join(verdict.lines)}")
                 line = f"{cell}: {verdict.word}"
@@ -135,11 +139,14 @@ def verify_sweep(
                 known = isinstance(error, MechheadsError)
                 line = f"{cell}: {error if known else describe(error)}"
                 bad.append(line)
-            progress.update()
+            progress.reach(ended)
             yield line
     if bad:
-        raise MechheadsError(f"{len(bad)} of {len(cells)} cells of {folder} failed. {bad[0]}")
-    yield f"{folder}: {len(cells)} of {len(cells)} cells give the same numbers"
+        raise MechheadsError(f"{len(bad)} of {len(rows)} cells of {folder} failed. {bad[0]}")
+    if others := unlisted(folder, rows):
+        yield f"{', '.join(others)} in {CELLS}/: not verified: not part of {SUMMARY}."
+    yield f"{INDEX}: not verified: it is drawn from the cells."
+    yield f"{folder}: {len(rows)} of {len(rows)} cells give the same numbers"
 
 
 def _changes(

@@ -8,18 +8,36 @@ models of a hub, a scorer to run, a device) is listed, and used only if the user
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from mechheads.cli.commands import COMMANDS, Command
 from mechheads.errors import MechheadsError
+from mechheads.jobs.given import CIRCUIT, EFFECTS, files_of
 from mechheads.models import locate
 from mechheads.options import flag_of, read_list, read_value
 from mechheads.runs.folder import Record
-from tasks.registry import is_file
+from mechheads.scoring.registry import METHODS
+from tasks.registry import TASKS, is_file
 
-MODELS, TASKS = ("model", "models", "standard", "sparse"), ("task", "tasks")
+MODELS, TASK_FLAGS = ("model", "models", "standard", "sparse"), ("task", "tasks")
 FORMATS = ("retain", "forget", "family")  # tasks with options: task:option=value
+# The flags that hold several names; others are one name, commas included.
+LISTS = {
+    "gate": ("task", "model", "family"),
+    "mask": ("tasks",),
+    "prefix": ("models",),
+    "compare": ("tasks",),
+}
+# Text that is never opened: looked up in a table, read as numbers or heads, or part of a prompt.
+# Any other text of a setting may be a file.
+WORDS = frozenset(
+    "method metric metrics split dtype revision device comet_command heads head k matrix_k rates "
+    "pulled_rates filler word instruction conditions sweep to part senders mlps positions names "
+    "operations members".split()
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +59,8 @@ def trusted_settings(folder: Path, record: Record, allowed: Allowed) -> dict[str
             f"{', '.join(c.name for c in COMMANDS.values() if c.swept)} can."
         )
     settings = command.in_full(_typed(folder, record, command))
-    files = [what for what, kind in _needs(settings) if kind == "file"]
-    remote = [what for what, kind in _needs(settings) if kind == "hub"]
+    needs = list(_needs(command, settings))
+    files, remote = ([what for what, kind in needs if kind == wanted] for wanted in ("file", "hub"))
     if files and not allowed.files:
         raise MechheadsError(
             f"{folder} uses {', '.join(files)}, which are not part of it. If you trust them, add "
@@ -79,25 +97,67 @@ def _typed(folder: Path, record: Record, command: Command) -> dict[str, Any]:
     return settings
 
 
-def _needs(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _needs(command: Command, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What the settings name outside of the package, and whether it is a file or on a hub."""
     for name in MODELS:
-        for model in _listed(settings, name):
-            if model in (*locate.embedded(), *locate.FETCHABLE):
+        for model in _names(command, settings, name):
+            if model in (*locate.shipped(), *locate.FETCHABLE):
                 continue
             yield f"{flag_of(name)} {model}", "file" if locate.is_path(model) else "hub"
-    for name in TASKS:
-        for task in _listed(settings, name):
+    for name in TASK_FLAGS:
+        for task in _names(command, settings, name):
             if is_file(task):
                 yield f"{flag_of(name)} {task}", "file"
     for name in FORMATS:
-        for text in _listed(settings, name):
-            if is_file(text.partition(":")[0]):
+        for text in _names(command, settings, name):
+            task, _, options = text.partition(":")
+            if is_file(task) or (options and task in TASKS and task not in TASKS.builtin):
                 yield f"{flag_of(name)} {text}", "file"
+    for name, file in files_of(settings).items():
+        yield f"{flag_of(name)} {file}", "file"
+    known = {*MODELS, *TASK_FLAGS, *FORMATS, CIRCUIT, EFFECTS}
+    for name in _texts(command, settings) - known:
+        if settings.get(name):
+            yield f"{flag_of(name)} {settings[name]}", "file"
 
 
-def _listed(settings: Mapping[str, Any], name: str) -> list[str]:
-    return read_list(settings[name], str, flag_of(name)) if settings.get(name) else []
+def _names(command: Command, settings: Mapping[str, Any], name: str) -> list[str]:
+    """The names that a flag holds, as the command itself will read them."""
+    text = settings.get(name)
+    if not text:
+        return []
+    return read_list(text, str, flag_of(name)) if name in LISTS.get(command.name, ()) else [text]
+
+
+def _texts(command: Command, settings: Mapping[str, Any]) -> set[str]:
+    """The settings that hold text which may be a file, as far as is known.
+
+    Another package's task or method may open whatever its options name.
+    """
+    ours = {name: p for name, p in command.settings.items() if name not in WORDS}
+    used: list[tuple[bool, Mapping[str, Parameter]]] = [(True, ours)]
+    for flag in TASK_FLAGS:
+        for task in _names(command, settings, flag):
+            if task in TASKS:
+                used.append((task in TASKS.builtin, TASKS[task].options))
+    if (method := str(settings.get("method"))) in METHODS:
+        own = METHODS[method].options
+        flags = {name: own[name] for name in METHODS[method].flags}
+        used.append((method in METHODS.builtin, flags))
+    return {
+        name
+        for builtin, options in used
+        for name, p in options.items()
+        if _is_text(p.annotation) and not (builtin and name in WORDS)
+    }
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a value of this type may be any text."""
+    if get_origin(kind) is Literal:
+        return False
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    return any(map(_is_text, parts)) if parts else kind not in (int, float, bool, NoneType)
 
 
 def _by_hand(folder: Path, settings: Mapping[str, Any], allowed: Allowed) -> dict[str, Any]:
@@ -105,7 +165,7 @@ def _by_hand(folder: Path, settings: Mapping[str, Any], allowed: Allowed) -> dic
     given: dict[str, Any] = {}
     if "comet_command" in settings:
         given["comet_command"] = COMMANDS["mask"].settings["comet_command"].default
-        if "comet" in _listed(settings, "metrics"):
+        if "comet" in read_list(settings["metrics"], str, "--metrics"):
             if allowed.comet_command is None:
                 raise MechheadsError(
                     f"{folder} was scored by COMET, which is a program to run. Give it yourself "
@@ -113,10 +173,12 @@ def _by_hand(folder: Path, settings: Mapping[str, Any], allowed: Allowed) -> dic
                 )
             given["comet_command"] = allowed.comet_command
     if "device" in settings:
-        recorded = settings["device"]
+        several = f"{settings['n_devices']} devices" if settings["n_devices"] > 1 else None
+        recorded = settings["device_map"] or several or settings["device"]
         if recorded not in (None, "cpu") and allowed.device is None:
             raise MechheadsError(
                 f"{folder} was run on the device {recorded[:40]!r}. Choose one with --device."
             )
-        given["device"] = allowed.device or recorded
+        given |= {"device": allowed.device or settings["device"], "device_map": None}
+        given |= {"n_devices": 1}
     return given

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mechheads.errors import MechheadsError
+from mechheads.errors import MechheadsError, printable
 from mechheads.jobs.run import Finished, print_json
 from mechheads.options import read_path
 from mechheads.packages import check_not_hidden
@@ -24,11 +24,18 @@ def verify_folder(given: Mapping[str, Any]) -> Finished:
     names = ("allow_files", "allow_hub", "comet_command", "device")
     allowed = Allowed(*(given[name] for name in names))
     lines = verify_sweep if is_sweep(path) else verify_run
-    said = []
-    for line in lines(path, tolerance, allowed, quiet):
-        said.append(line)
-        if not json:
-            print(line, flush=True)
+    said, failed = [], None
+    try:
+        for line in lines(path, tolerance, allowed, quiet):
+            said.append(line)
+            if not json:
+                print(printable(line), flush=True)  # it has names from the folder
+    except MechheadsError as error:
+        failed = error
     if json:
-        print_json("verify", {"lines": said}, [], path, said[-1])
+        told = [] if failed is None else [str(failed)]
+        headline = {"same": failed is None, "lines": said}
+        print_json("verify", headline, told, path, [*said, *told][-1])
+    if failed is not None:
+        raise failed
     return Finished(said, path)

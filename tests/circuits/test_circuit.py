@@ -1,6 +1,7 @@
 """Circuits compare, save and load; rankings are judged against them."""
 
 import itertools
+import math
 import random
 
 import pytest
@@ -38,19 +39,22 @@ def test_a_damaged_file_is_named(text, tmp_path):
         Circuit.load(tmp_path / "missing.json")
 
 
-def test_auroc_is_the_share_of_pairs_in_order():
+def test_auroc_is_the_share_of_pairs_in_order_and_half_of_those_that_tie():
+    """By its definition over all pairs, as sklearn's roc_auc_score."""
     heads = [(layer, head) for layer in range(3) for head in range(4)]
     truth = Circuit("truth", tuple(heads[::3]))
-    for seed in range(5):
-        ranking = random.Random(seed).sample(heads, len(heads))
+    for seed, values in itertools.product(range(5), (2, 4, 1000)):
+        draw = random.Random(seed)
+        scores = {head: draw.randrange(values) / 7 for head in heads}
         pairs = [
-            (a, b)
+            (scores[a] > scores[b]) + (scores[a] == scores[b]) / 2
             for a, b in itertools.product(heads, heads)
             if a in truth.heads and b not in truth.heads
         ]
-        wanted = sum(ranking.index(a) < ranking.index(b) for a, b in pairs) / len(pairs)
-        assert auroc(ranking, truth) == pytest.approx(wanted)
-    best = [*truth.heads, *(h for h in heads if h not in truth.heads)]
+        assert auroc(scores, truth) == pytest.approx(sum(pairs) / len(pairs))
+    best = {head: float(head in truth.heads) for head in heads}
     assert auroc(best, truth) == 1.0
-    assert auroc(best[::-1], truth) == 0.0
-    assert auroc(heads, Circuit("none", ())) != auroc(heads, Circuit("none", ()))
+    assert auroc({head: -score for head, score in best.items()}, truth) == 0.0
+    assert auroc(dict.fromkeys(heads, 0.0), truth) == 0.5
+    for none in (Circuit("none", ()), Circuit("all", tuple(heads))):
+        assert math.isnan(auroc(best, none))

@@ -9,6 +9,7 @@ from pairs import random_pairs
 from circuits.curve import Curve, explained, explained_effect_curve, has_gap, needed, random_points
 from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
+from mechheads.scoring.activation_patching import patch
 
 ORDER = [(1, 2), (0, 0), (0, 3), (1, 1), (1, 0), (0, 1), (1, 3), (0, 2)]
 
@@ -60,6 +61,60 @@ def test_areas_are_mibs():
     assert over.cpr == pytest.approx(0.005 + 2 * 0.49 + 0.75)
     assert over.cmd == pytest.approx(0.004 + 0.005 + 0.49 + 0.25)
     assert (straight.random_cpr, straight.random_cmd) == (straight.cpr, straight.cmd)
+
+
+def by_mib(model, prompts, effects, absolute):
+    """MIB's areas, step by step: f at each share, then the trapezoids one by one."""
+    shares = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+    heads = [(layer, head) for layer in range(2) for head in range(4)]
+    size = {head: float(effects.scores[head]) for head in heads}
+    size = {head: abs(value) if absolute else value for head, value in size.items()}
+    order = sorted(heads, key=lambda head: -size[head])
+    faithful = []
+    for share in shares:
+        keep = torch.zeros(3, 2, 4)
+        keep[1] = 1
+        for head in order[: int(share * len(heads))]:
+            keep[2][head] = 1
+        none, whole, some = measure_subsets(model, prompts, keep).mean(1).tolist()
+        faithful.append((some - none) / (whole - none))
+    under = from_1 = 0.0
+    for i in range(len(shares) - 1):
+        step = shares[i + 1] - shares[i]
+        under += step * (faithful[i] + faithful[i + 1]) / 2
+        from_1 += step * (abs(1 - faithful[i]) + abs(1 - faithful[i + 1])) / 2
+    return under, from_1
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_cpr_ranks_by_sign_and_cmd_by_size_whichever_is_drawn(signed, tiny):
+    prompts = random_pairs(tiny, 2)
+    effects = patch(tiny, random_pairs(tiny, 3))
+    assert effects.ranking(signed=True)[:4] != effects.ranking()[:4]
+    curve = explained_effect_curve(tiny, prompts, effects, signed=signed, draws=2)
+    by_sign, by_size = (by_mib(tiny, prompts, effects, absolute) for absolute in (False, True))
+    assert (curve.cpr, curve.cmd) == pytest.approx((by_sign[0], by_size[1]), abs=1e-5)
+    own = by_sign if signed else by_size
+    assert (curve.area_under, curve.area_from_1) == pytest.approx(own, abs=1e-5)
+    assert abs(by_sign[0] - by_size[0]) > 1e-3 < abs(by_sign[1] - by_size[1])
+    assert curve.ranking == tuple(effects.ranking(signed=signed))
+    names = ("cpr", "cmd", "area_under", "area_from_1")
+    assert [curve.headline[name] for name in names] == [getattr(curve, name) for name in names]
+
+
+def test_the_other_ranking_costs_no_more_than_the_shares_of_mib(tiny, monkeypatch):
+    measured = []
+
+    def spy(model, prompts, keep, *args, **options):
+        measured.append(len(keep.flatten(1).unique(dim=0)))
+        return measure_subsets(model, prompts, keep, *args, **options)
+
+    monkeypatch.setattr("circuits.curve.measure_subsets", spy)
+    effects = patch(tiny, random_pairs(tiny, 3))
+    for ranking in (effects.ranking(), effects):
+        explained_effect_curve(tiny, random_pairs(tiny, 2), ranking, draws=2)
+    # Of 8 heads, MIB's shares are 0, 1, 4 and 8.
+    assert 0 <= measured[1] - measured[0] <= 2
 
 
 def test_random_rankings_of_many_heads_are_measured_at_some_points(tiny):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from circuits.literature import PUBLISHED, published
+from circuits.literature import GRIDS, PUBLISHED, published, published_for
 from mechheads.errors import MechheadsError
 
 
@@ -42,6 +42,15 @@ def test_heads_are_those_of_the_shared_facts(shared):
         for part in ("core", "less_important", "extras_for_performance")
         for head in docstring[part]
     }
+
+
+def test_another_model_of_the_same_name_has_no_published_circuit():
+    assert [c.name for c in published_for("ioi", "gpt2", (12, 12))] == ["ioi_gpt2_small"]
+    assert published_for("ioi", "gpt2", (2, 4)) == []
+    assert published_for("ioi", "mini", (12, 12)) == []
+    for circuit in PUBLISHED.values():
+        layers, heads = GRIDS[circuit.model]
+        assert all(layer < layers and head < heads for layer, head in circuit.heads)
 
 
 def test_an_unknown_circuit_is_named():

@@ -2,23 +2,27 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from pairs import random_pairs
+from scipy import stats
 
+import tasks
 from circuits.circuit import Circuit
 from circuits.search import SEARCHES, search_heads
 from circuits.stability import overlap, resampled_overlap
 from circuits.validation import faithfulness
 from mechheads.engine.head_subsets import keep_only, measure_subsets
 from mechheads.errors import MechheadsError
+from mechheads.models.load import load
 from mechheads.scoring.activation_patching import patch
 
 EVERY = [divmod(i, 4) for i in range(8)]
 
 
-def prompts_for(model):
-    return random_pairs(model, 2, (8,) * 12)
+def prompts_for(model, n=12):
+    return random_pairs(model, 2, (8,) * n)
 
 
 def test_the_planted_heads_explain_everything_and_leave_nothing(planted):
@@ -103,3 +107,26 @@ def test_strong_heads_stay_when_prompts_are_drawn_again(planted):
     noise = torch.randn(12, 2, 4, generator=torch.Generator().manual_seed(0))
     unsure = resampled_overlap(replace(effects, values=noise), 2)[0]
     assert unsure < 0.9
+
+
+def test_the_intervals_are_those_of_the_jackknife():
+    mini = load("mini")
+    heads = "L3H4,L3H6,L3H3,L3H1,L2H7,L2H0,L2H2"  # most of the effect: it varies with the whole
+    found = faithfulness(mini, tasks.make("ioi", mini, n=16), heads, quiet=True)
+    rng, values, numbers = np.random.default_rng(7), found.values.double().numpy(), found.headline
+
+    def share(kept, row):
+        means = kept.mean(1)
+        return (means[row] - means[0]) / (means[1] - means[0])
+
+    rows = rng.integers(0, 16, (20000, 16))
+    for row, name in ((2, "faithfulness"), (3, "left")):
+        whole = share(values, row)
+        without = np.array([share(np.delete(values, i, 1), row) for i in range(16)])
+        by_prompt = 16 * whole - 15 * without
+        drawn = by_prompt[rows]
+        t = (drawn.mean(1) - by_prompt.mean()) / stats.sem(drawn, axis=1)
+        half = max(np.quantile(abs(t), 0.95), stats.t.ppf(0.975, 15)) * stats.sem(by_prompt)
+        low, high = numbers[f"{name}_low"], numbers[f"{name}_high"]
+        assert (low + high) / 2 == pytest.approx(whole, abs=1e-5)
+        assert (high - low) / 2 == pytest.approx(half, rel=0.1)

@@ -6,7 +6,7 @@ import pytest
 from process import run
 
 from mechheads import __version__
-from mechheads.cli.main import leave_working_directory
+from mechheads.packages import leave_working_directory
 
 SCRIPT = Path(sys.executable).with_name("mechheads")
 
@@ -62,3 +62,11 @@ def test_our_own_folder_stays_on_the_search_path(monkeypatch):
     monkeypatch.setattr(sys, "path", list(before))
     leave_working_directory()
     assert sys.path == before
+
+
+def test_a_working_directory_that_is_gone_is_one_line():
+    code = 'd=$(mktemp -d) && cd "$d" && rmdir "$d"'
+    command = f"{code} && {sys.executable} -m mechheads.show"
+    out = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (out.returncode, out.stderr.count("\n")) == (2, 1)
+    assert "the working directory no longer exists" in out.stderr

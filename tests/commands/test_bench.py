@@ -6,10 +6,12 @@ import sys
 import pytest
 
 from mechheads.benchmarks import flops, timings
+from mechheads.models.load import find_backend
 from mechheads.models.model import encoder_of
 from mechheads.models.untrained import random_model
 from mechheads.prompts.batches import batches
 
+BACKENDS = ["hooked", "bridge"] if find_backend(None) == "hooked" else ["bridge"]
 SMALL = {
     "n_layers": 3,
     "n_heads": 2,
@@ -23,10 +25,13 @@ SMALL = {
 }
 
 
-def test_both_sides_of_a_comparison_find_the_same_effects(monkeypatch):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_both_sides_of_a_comparison_find_the_same_effects(backend, monkeypatch):
     monkeypatch.setitem(timings.SHAPES, "small", SMALL)
     monkeypatch.setattr(timings, "GATED", ("small",))
-    found = list(timings.compare("small", 1, (5, 1), rows=3, length=8, loops=3, quiet=True))
+    found = list(
+        timings.compare("small", 1, (5, 1), rows=3, length=8, loops=3, backend=backend, quiet=True)
+    )
     assert [t.what.split(",")[0] for t in found] == [
         "patch",
         "patch",

@@ -16,6 +16,7 @@ from mechheads.runs.folder import Record, finish
 from mechheads.verify import verify
 from mechheads.verifying.rerun import verify_run
 from mechheads.verifying.trust import Allowed
+from tasks import words
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,8 @@ def test_a_run_has_all_its_files(run):
 
 def test_tables_have_the_promised_columns(run):
     effects, curve = pd.read_csv(run / "effects.csv"), pd.read_csv(run / "curve.csv")
-    assert effects.columns.tolist() == ["layer", "head", "effect", "ci_low", "ci_high", "p_value"]
+    columns = ["layer", "head", "effect", "ci_low", "ci_high", "p_value", "first_token", "written"]
+    assert effects.columns.tolist() == columns
     assert len(effects) == 32
     assert curve.columns.tolist() == [
         "k",
@@ -75,7 +77,7 @@ def test_the_result_says_what_made_it(run):
     origin = content["provenance"]
     assert len(origin["weights_sha256"]) == 64
     assert len(origin["prompts_sha256"]) == 2
-    assert origin["packages"]["transformer-lens"].startswith("3.")
+    assert origin["packages"]["transformer-lens"].startswith(("3.", "4."))
     assert origin["device"] == "cpu"
     assert content["headline"]["needed"] > 0
 
@@ -212,9 +214,10 @@ def test_heads_out_of_range_and_damaged_runs_are_named(run, tmp_path):
 
 
 def test_a_task_file_is_shuffled_without_its_doubles_and_cut_in_two(tmp_path):
+    one, two = words.NAMES[:5], words.NAMES[5:10]
     lines = [
-        json.dumps({"clean": f"The {a} and", "corrupt": f"The {b} and", "answer": a, "wrong": b})
-        for a, b in zip("AABBCCDDEE", "FFGGHHIIJJ", strict=True)
+        json.dumps({"clean": f"To {a} and", "corrupt": f"To {b} and", "answer": a, "wrong": b})
+        for a, b in zip(one, two, strict=True)
     ]
     file = tmp_path / "mine.jsonl"
     file.write_text("\n".join([*lines, *lines]))

@@ -54,9 +54,21 @@ def test_a_run_has_the_promised_tables(run):
     assert len(gates) == 2 * 32
     assert curves.columns.tolist() == ["order", "k", "delta", "low", "high"]
     assert len(curves) == 3 * 33
+    roles = pd.read_csv(run / "roles.csv")
+    assert roles.columns.tolist() == [
+        "layer",
+        "head",
+        "role",
+        "seeds_agree",
+        "gain",
+        "gain_low",
+        "gain_high",
+    ]
+    assert len(roles) == 32
     result = json.loads((run / "result.json").read_text())
     (headline,) = result["headline"]["parts"].values()
     assert headline["share_facilitation"] == pytest.approx((gates["facilitation"] >= 0.5).mean())
+    assert headline["seeds_agree"] == pytest.approx(roles["seeds_agree"].mean())
     assert headline["batch"] == 8
     assert headline["delta_k"] == 16
     shut = curves.set_index(["order", "k"])["delta"]

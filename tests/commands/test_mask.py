@@ -43,7 +43,7 @@ def test_a_run_has_all_its_files(tmp_path, capsys):
     assert math.isclose(*totals, rel_tol=1e-6)
     report = (folder / "report.html").read_text()
     assert "chrF" in report
-    assert "95 % intervals over questions" in report
+    assert "95% intervals over questions" in report
     headline = json.loads((folder / "result.json").read_text())["headline"]
     assert headline["labels"] == {"exact": "exact match", "chrf": "chrF"}
     assert (headline["too_long"], headline["left_out"]) == (0, {})

@@ -43,7 +43,7 @@ def test_a_run_has_all_its_files(tmp_path, capsys):
     assert set(weights["condition"]) == {"none", "mless", "mful", "random"}
     assert 0 <= found["parts"]["mini, mless"]["one_factor_per_query_p"] <= 1
     assert found["parts"]["mini, mless"]["accuracy"] == pytest.approx(frame["accuracy"][1])
-    assert "95 % bootstrap intervals over prompts" in (folder / "report.md").read_text()
+    assert "95% intervals over prompts" in (folder / "report.md").read_text()
 
 
 def test_sweep_points_that_do_not_fit_are_named_and_have_empty_rows(tmp_path, capsys):
@@ -114,6 +114,7 @@ def test_problems_from_a_file_begin_with_the_instruction(tmp_path, monkeypatch):
         ({"n": 1}, "--n takes 4 or more"),
         ({"arm_c": -1.0}, "--arm-c"),
         ({"arm_percentile": 0.0}, "--arm-percentile"),
+        ({"arm_pmin": 0.3}, "--arm-pmin takes 0 to 0.25"),
         ({"instruction": "Think."}, "--instruction"),
         ({"task": "math"}, "between needs an instruction"),
     ],

@@ -20,7 +20,14 @@ TEXT = "Do it.\n\nQuestion: one two\nAnswer: 3\n\nQuestion: four five\nAnswer:"
 
 def with_tokenizer(tokenizer: Any) -> Model:
     """An untrained model, for its tokenizer."""
-    shape = {"n_layers": 1, "d_model": 8, "d_head": 4, "n_heads": 2, "n_ctx": 256, "d_mlp": 8}
+    shape: dict[str, Any] = {
+        "n_layers": 1,
+        "d_model": 8,
+        "d_head": 4,
+        "n_heads": 2,
+        "n_ctx": 256,
+        "d_mlp": 8,
+    }
     return random_model(tokenizer, **shape, act_fn="relu", d_vocab=len(tokenizer))
 
 

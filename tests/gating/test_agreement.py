@@ -27,10 +27,10 @@ def test_agreement_by_hand():
     0.2, 0.3, mean 0.2, variance 0.01. t = 0.6 / sqrt(0.02 / 2 + 0.01 / 3).
     """
     facilitation = torch.tensor([[[0.9, 0.7, 0.1, 0.2, 0.3]]])
-    noise = torch.tensor([0.1, -0.1, 0.1, -0.1])[:, None, None]
+    noise = torch.tensor([0.1, -0.1] * 4)[:, None, None]
     effect = torch.tensor([[[5.0, -5.0, 0.0, 0.0, 0.0]]])
     values = effect + noise * torch.tensor([1.0, 1.0, 1.0, 2.0, 3.0])
-    blank = torch.zeros(4)
+    blank = torch.zeros(8)
     effects = HeadEffects("t", "m", "patch", "logprob", values, blank, blank)
     agreed = agreement(gates_of(facilitation, facilitation), effects)
     assert agreed.significant == 2

@@ -4,12 +4,11 @@ import random
 from typing import Any
 
 import tasks.words as words
-from mechheads.models.model import Model
 from mechheads.prompts import Pair, Prompts
 
 
 def random_pairs(
-    model: Model, first: int, lengths: tuple[int, ...] = (9, 9, 9), *, tokens: int = 1
+    model: Any, first: int, lengths: tuple[int, ...] = (9, 9, 9), *, tokens: int = 1
 ) -> Prompts:
     """A pair per length that differs at position `first` alone (from the end if it is negative).
 

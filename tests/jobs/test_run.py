@@ -40,6 +40,10 @@ def test_json_is_one_object_and_a_command_returns_its_result_and_folder(command,
     assert result.sentence.split()[0] in result._repr_html_()
 
 
+def test_every_command_that_measures_can_print_json():
+    assert {name for name, command in COMMANDS.items() if "json" not in command.flags} == {"fetch"}
+
+
 def test_every_job_belongs_to_a_command_that_can_be_swept():
     assert set(JOBS) == {name for name, command in COMMANDS.items() if command.swept}
 

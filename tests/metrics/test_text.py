@@ -1,6 +1,8 @@
 """Metrics of text: every one by hand, and COMET by a program."""
 
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -95,3 +97,26 @@ def test_comet_runs_the_program_that_is_named(tmp_path):
     comet_score.write_text(f"#!{sys.executable}\nprint('hello')\n", encoding="utf-8")
     with pytest.raises(MechheadsError, match="0 scores for 1 answers"):
         quality.find("comet", str(comet_score)).judge(["a"], [("a",)], ["a"])
+
+
+def test_a_folder_in_the_working_directory_is_not_taken_for_the_embedder(tmp_path, monkeypatch):
+    """sentence-transformers runs the code of a folder that has the name of a model."""
+    opened = []
+
+    def embedder(name, **_):
+        opened.append(Path(name))
+        return Embedder()
+
+    def download(name, **given):
+        assert given == {"local_files_only": True}
+        return str(tmp_path / "cache" / name)
+
+    installed = {
+        "sentence_transformers": SimpleNamespace(SentenceTransformer=embedder),
+        "huggingface_hub": SimpleNamespace(snapshot_download=download),
+    }
+    monkeypatch.setattr(quality, "import_module", installed.get)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all-MiniLM-L6-v2").mkdir()
+    assert quality.find_embedder() is not None
+    assert opened == [tmp_path / "cache" / "sentence-transformers" / "all-MiniLM-L6-v2"]

@@ -8,10 +8,13 @@ from checkpoints import ARCHITECTURES
 from safetensors.torch import save_file
 
 from mechheads import MechheadsError
+from mechheads.engine.select import engine_for
 from mechheads.models import edge_gates
-from mechheads.models.load import load, load_original
+from mechheads.models.hooks import has_hooks
+from mechheads.models.load import find_backend, load, load_original
 from mechheads.models.model import is_gated
 
+BACKENDS = ["hooked", "bridge"] if find_backend(None) == "hooked" else ["bridge"]
 TOKENS = torch.arange(0, 60, 5)[None]
 
 
@@ -34,16 +37,20 @@ def test_scores_that_are_known_up_to_a_shift_are_refused(checkpoint):
         load_original(str(checkpoint("bloom")))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", [kind for kind in ARCHITECTURES if kind != "bloom"])
-def test_every_architecture_is_gated_as_transformers_is(kind, checkpoint, tmp_path):
+def test_every_architecture_is_gated_as_transformers_is(kind, backend, checkpoint, tmp_path):
     # `load` compares the logits of both; half-closed gates change them.
     folder = checkpoint(kind)
-    dense = load(str(folder))
+    dense = load(str(folder), backend=backend)
     shape = (dense.cfg.n_layers, dense.cfg.n_heads)
     bias = torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 0.1
-    model = load(sparse_copy(folder, tmp_path / "sparse", bias))
+    model = load(sparse_copy(folder, tmp_path / "sparse", bias), backend=backend)
     assert is_gated(model)
     assert not is_gated(dense)
+    assert not has_hooks(model)
+    # The direct engine computes the gates itself; the hooked one runs the gated blocks.
+    assert type(engine_for(model)) is type(engine_for(dense))
     with torch.inference_mode():
         assert (model(TOKENS) - dense(TOKENS)).abs().max() > 1e-4
 
@@ -77,6 +84,7 @@ def test_gates_forced_shut_leave_no_attention(checkpoint, tmp_path):
     assert cache["z", 0].abs().max() == cache["z", 1].abs().max() == 0
 
 
+@pytest.mark.hooked
 def test_processing_the_weights_of_a_sparse_model_keeps_its_predictions(sparse):
     model, _, folder = sparse
     with torch.no_grad():

@@ -13,6 +13,7 @@ from mechheads import MechheadsError, load
 from mechheads.models import locate
 from mechheads.models.hooks import logits_at_end
 from mechheads.models.huggingface import SUPPORTED
+from mechheads.models.load import find_backend
 from mechheads.prompts import lexicon_of
 
 
@@ -82,16 +83,20 @@ def test_a_gguf_file_gives_the_logits_of_the_directory_it_was_made_from(tmp_path
     assert from_gguf.cfg.n_key_value_heads == 2
 
 
+def architecture(model):
+    return model.cfg.original_architecture or model.cfg.architecture
+
+
 @pytest.mark.parametrize("word", ["llama", "Meta-Llama-3-8B", "gemma-2-2b", "gpt2", "t5-bert"])
 def test_a_folder_may_have_any_name(word, checkpoint, tmp_path):
     folder = copy_of(checkpoint("qwen2"), tmp_path / word)
-    assert load(str(folder)).cfg.original_architecture == "Qwen2ForCausalLM"
+    assert architecture(load(str(folder))) == "Qwen2ForCausalLM"
 
 
 def test_a_temporary_folder_named_after_a_model_does_not_mislead(checkpoint, tmp_path, monkeypatch):
     (tmp_path / "llama").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "llama"))
-    assert load(str(checkpoint("qwen2"))).cfg.original_architecture == "Qwen2ForCausalLM"
+    assert architecture(load(str(checkpoint("qwen2")))) == "Qwen2ForCausalLM"
 
 
 def test_an_embedded_model_loads_by_its_name(checkpoint, tmp_path, monkeypatch):
@@ -107,6 +112,7 @@ def test_dtype_is_that_of_every_weight(checkpoint):
         assert {p.dtype for p in model.parameters()} == {torch.float64}
 
 
+@pytest.mark.hooked
 def test_processing_keeps_log_probabilities_and_changes_weights(checkpoint):
     plain = load(str(checkpoint("gpt2")))
     processed = load(str(checkpoint("gpt2")), process=True)
@@ -119,6 +125,7 @@ def test_processing_keeps_log_probabilities_and_changes_weights(checkpoint):
     assert processed.W_U.mean(-1).abs().max() < 1e-6 < plain.W_U.mean(-1).abs().max()
 
 
+@pytest.mark.hooked
 def test_editing_the_unembedding_of_a_tied_model_leaves_the_embedding_alone(checkpoint):
     model = load(str(checkpoint("gpt2")))
     before = model.W_E.clone()
@@ -225,7 +232,7 @@ WRONG = {
     ),
     "no context": (
         lambda f: edit_config(f, max_position_embeddings=0),
-        "cannot convert this Llama",
+        r"config\.json says max_position_embeddings 0, room for no token",
     ),
     "odd heads": (lambda f: edit_config(f, num_attention_heads=3), r"config\.json cannot be used"),
     "architecture no text": (lambda f: edit_config(f, architectures=[3]), "names no architecture"),
@@ -246,6 +253,9 @@ def test_a_damaged_directory_gets_an_error_of_one_line(case, checkpoint, tmp_pat
     folder = copy_of(checkpoint("llama-gqa"), tmp_path / "model")
     spoil, message = WRONG[case]
     spoil(folder)
+    if case == "an unknown option" and find_backend(None) == "bridge":
+        assert load(str(folder))  # a bridge runs transformers' own code, which knows it
+        return
     with pytest.raises(MechheadsError, match=message) as caught:
         load(str(folder))
     assert "\n" not in str(caught.value)

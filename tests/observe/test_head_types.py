@@ -48,6 +48,7 @@ def planted():
     return model
 
 
+@pytest.mark.hooked
 def test_planted_heads_are_recognised_and_idle_ones_are_not(planted):
     found = head_types(planted)
     assert found.label(0, 0) == "previous token"
@@ -60,6 +61,7 @@ def test_planted_heads_are_recognised_and_idle_ones_are_not(planted):
     assert set(found.frame().columns) >= {"layer", "head", "induction"}
 
 
+@pytest.mark.hooked
 def test_the_same_seed_gives_the_same_scores(planted):
     one, two, other = (head_types(planted, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one.scores["induction"], two.scores["induction"])

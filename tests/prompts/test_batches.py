@@ -1,10 +1,14 @@
+import json
+
 import checkpoints
 import pytest
 import torch
 
 import tasks
+from circuits import discover
 from mechheads import MechheadsError, load
 from mechheads.models.model import encoder_of
+from mechheads.observe.evaluation import evaluate
 from mechheads.prompts import Pair, Prompts
 from mechheads.prompts.batches import batches
 
@@ -110,3 +114,55 @@ def test_every_answer_is_scored_by_a_row_that_holds_its_beginning(task, tiny):
                 row = batch.row_of[b, c]
                 assert batch.pair_of[row] == b
                 assert torch.equal(batch.clean[row, end : end + len(tokens) - 1], tokens[:-1])
+
+
+def uneven(tmp_path):
+    """A task file whose lines 2 and 5 are misaligned."""
+    answers = {"answer": " Mary", "wrong": " John"}
+    lines = [{"clean": f"{i} Mary", "corrupt": f"{i} John", **answers} for i in range(12)]
+    for i in (1, 4):
+        lines[i]["corrupt"] = f"{i} John John John"
+    file = tmp_path / "own.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def test_all_misaligned_lines_are_listed_at_once(tiny, tmp_path):
+    with pytest.raises(MechheadsError) as caught:
+        list(batches(encoder_of(tiny), tasks.make(str(uneven(tmp_path)), tiny, n=12, seed=3)))
+    said = str(caught.value)
+    assert said.startswith("2 of 12 prompts of own cannot be used.")
+    assert "own.jsonl, line 2 " in said
+    assert "own.jsonl, line 5 " in said
+    assert "or leave them out: --skip-misaligned on the command line" in said
+
+
+def test_misaligned_lines_of_both_halves_are_listed_before_any_work(tiny, tmp_path):
+    """`discover` ranks the heads on one half of the prompts and judges them on the other."""
+    file = uneven(tmp_path)
+    with pytest.raises(MechheadsError, match=r"(?s)^2 of 12 .*line 2 .*line 5 "):
+        tasks.make(file, tiny)
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    with pytest.raises(MechheadsError, match=r"(?s)^2 of 12 .*Record 2 .*Record 5 "):
+        discover(tiny, tasks.from_records(records), quiet=True)
+    usable = tasks.from_records(records, usable_by=tiny)
+    assert (len(usable), usable.skipped) == (10, 2)
+
+
+def test_misaligned_lines_are_left_out_and_counted(tiny, tmp_path):
+    made = tasks.make(str(uneven(tmp_path)), tiny, skip_misaligned=True)
+    assert (len(made), made.skipped) == (10, 2)
+    assert len(list(batches(encoder_of(tiny), made))) > 0
+    few = tasks.make(str(uneven(tmp_path)), tiny, n=10, skip_misaligned=True)
+    assert len(few) == 10  # as many as asked for, all usable
+    file = tmp_path / "bad.jsonl"
+    file.write_text(
+        json.dumps({"clean": "a", "corrupt": "a Mary", "answer": " Mary", "wrong": " a"})
+    )
+    with pytest.raises(MechheadsError, match=r"None of the 1 prompts of bad can be used"):
+        tasks.make(str(file), tiny, skip_misaligned=True)
+
+
+def test_the_count_of_what_was_left_out_is_a_warning(tiny, tmp_path):
+    made = tasks.make(str(uneven(tmp_path)), tiny, skip_misaligned=True)
+    assert "2 prompts of own were left out" in evaluate(tiny, made, quiet=True).warnings[-1]

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from mechheads import MechheadsError
 from mechheads.prompts import Pair, Prompts, Question, Questions, split_groups
 
 
@@ -39,3 +40,17 @@ def test_questions_and_their_pairs_are_split_alike():
     for part in Questions("f", items, Prompts("t", "logit_diff", pairs)).split_at(6):
         assert part.prompts is not None
         assert [item.prompt for item in part.items] == [p.clean for p in part.prompts.pairs]
+
+
+def test_prompts_are_iterated_indexed_sliced_filtered_and_added():
+    pairs = tuple(Pair(f"p{i}", f"c{i}", (" a",), (" b",)) for i in range(6))
+    prompts = Prompts("own", "logit_diff", pairs, seed=3)
+    assert [pair.clean for pair in prompts] == ["p0", "p1", "p2", "p3", "p4", "p5"]
+    assert prompts[-1] == pairs[5]
+    assert prompts[1:3] == Prompts("own", "logit_diff", pairs[1:3], seed=3)
+    assert prompts.filter(lambda pair: pair.clean > "p3").pairs == pairs[4:]
+    assert (prompts[:2] + prompts[2:]) == prompts
+    assert (prompts + Prompts("b", "logit_diff", ())).task == "own+b"
+    with pytest.raises(MechheadsError, match=r"own is measured by logit_diff and b by top1"):
+        _ = prompts + Prompts("b", "top1", pairs)
+    assert prompts._repr_html_().count("<tr") == 7

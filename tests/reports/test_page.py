@@ -5,14 +5,16 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from circuits.discovery import discover
+from circuits import discover
 from circuits.report import write_discovery
 from mechheads.observe.patterns import attend
 from mechheads.prompts import Pair, Prompts
-from mechheads.reports.heads import draw_patterns_by_head, draw_patterns_summed
-from mechheads.reports.page import Section, write_page
+from mechheads.reports.page import Section, write_markdown, write_page
+from mechheads.reports.patterns import draw_patterns_by_head, draw_patterns_summed
+from mechheads.reports.theme import escaped
 from mechheads.runs.folder import Record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
@@ -110,3 +112,16 @@ def test_a_browser_shows_the_report_without_errors_and_hovers(page, tmp_path):
     assert "L1H2" in found[1]
     assert re.search(r'<body[^>]*data-errors=""', done.stdout)
     assert done.stdout.count('class="main-svg"') >= 4
+
+
+def test_no_name_becomes_a_link_an_image_or_a_heading_in_markdown(tmp_path):
+    bad = "![a](http://x/y.png) [b](http://x) `c` # d | e <b>"
+    section = Section(bad, bad, table={bad: bad}, frame=pd.DataFrame({bad: [bad]}))
+    text = write_markdown(tmp_path / "report.md", bad, [section], headline=bad).read_text()
+    for plain in ("![", " [b", "a](", " `c", " # d", "e <b>"):
+        assert plain not in text
+    assert text.count("http://x/y.png") == 8
+
+
+def test_no_name_is_expanded_in_the_hover_text_of_a_figure():
+    assert "%{" not in escaped("head %{x} of %{customdata[0]}")

@@ -33,6 +33,7 @@ def results():
     model = mechheads.load("mini")
     prompts = tasks.make("math", model, n=16)
     discovery = circuits.discover(model, prompts, method="attribution", draws=2, quiet=True)
+    edges = circuits.discover_edges(model, prompts, draws=2, points=3, quiet=True)
     parts = gate_task(model, *prompts.halves(), FEW, k=8, points=3, quiet=True)
     one, two = (Side(str(i), half, half) for i, half in enumerate(prompts.halves()))
     (made,) = make_questions("retrieval", model, n=12)
@@ -56,6 +57,9 @@ def results():
         discovery.curve,
         discovery.faithfulness,
         circuits.compare([discovery], [discovery]),
+        edges,
+        edges.curve,
+        circuits.compare_edges(edges, edges),
         Gating((parts, parts)),
         parts.gates,
         parts.ablation,
@@ -66,9 +70,11 @@ def results():
         accuracies,
         attention,
         discovery.effects,
+        mechheads.ablate(model, prompts, "L3H4", quiet=True),
         mechheads.patch_positions(model, tasks.make("greater_than", model, n=4), quiet=True),
         mechheads.edge_attribution(model, prompts, quiet=True),
         mechheads.head_types(model),
+        mechheads.head_activity(model, prompts, quiet=True),
         mechheads.attend(model, prompts.pairs[0].clean),
         mechheads.evaluate(model, prompts, quiet=True),
         count_edges(model, prompts, quiet=True),

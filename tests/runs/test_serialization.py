@@ -66,6 +66,22 @@ def test_results_inside_of_results_and_none_come_back(tmp_path):
     assert again.names == outer.names
 
 
+@dataclass(frozen=True)
+class Newer:
+    """Inner, of a version that has one more field."""
+
+    values: torch.Tensor
+    added: torch.Tensor | None = None
+
+
+def test_a_field_that_an_older_version_did_not_write_has_its_default(tmp_path):
+    file = save_result(Inner(torch.arange(3.0)), tmp_path / "old.safetensors")
+    file.write_bytes(file.read_bytes().replace(b"Inner", b"Newer"))  # as long, so still readable
+    again = load_result(Newer, file)
+    assert torch.equal(again.values, torch.arange(3.0))
+    assert again.added is None
+
+
 def test_equal_results_are_equal_bytes(tiny, tmp_path):
     files = [
         patch(tiny, random_pairs(tiny, 2)).save(tmp_path / name) / ARRAYS for name in ("a", "b")
@@ -81,5 +97,5 @@ def test_another_kind_a_damaged_file_and_no_file_are_refused(tiny, tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(MechheadsError, match="does not hold a readable HeadEffects"):
         HeadEffects.load(folder)
-    with pytest.raises(MechheadsError, match="does not hold a readable HeadEffects"):
+    with pytest.raises(MechheadsError, match=r"There is no HeadEffects in .*nothing"):
         HeadEffects.load(tmp_path / "nothing")

@@ -1,5 +1,7 @@
 """Exact patching against TransformerLens's own loops, and against runs written out by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pairs import random_pairs
@@ -12,7 +14,7 @@ from mechheads.metrics.token import METRICS, score
 from mechheads.models.load import load
 from mechheads.models.model import encoder_of
 from mechheads.prompts.batches import batches
-from mechheads.scoring.activation_patching import patch, patch_positions
+from mechheads.scoring.activation_patching import patch
 
 PARTS = {
     "corrupt": lens.get_act_patch_attn_head_out_all_pos,
@@ -89,40 +91,19 @@ def test_answers_of_several_tokens_are_scored_as_the_loop_scores_them(tiny):
     close(patch(tiny, prompts).values, lens_effects(tiny, prompts, PARTS["corrupt"]))
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", METRICS.builtin)
 def test_every_metric_can_be_patched(metric, tiny):
     prompts = random_pairs(tiny, 3)
     (batch,) = batches(encoder_of(tiny), prompts)
     _, cache = tiny.run_with_cache(batch.corrupt)
+    batch = replace(batch, reference=tiny(batch.clean)[:, -1].detach())
 
     def value(logits):
-        return METRICS[metric](score(logits[:, -1:], batch)).mean()
+        return METRICS[metric](score(logits[:, -1:], batch, whole=True)).mean()
 
     with torch.inference_mode():
         theirs = value(tiny(batch.clean)) - PARTS["corrupt"](tiny, batch.clean, cache, value)
     torch.testing.assert_close(patch(tiny, prompts, metric).scores, theirs, atol=1e-5, rtol=0)
-
-
-def test_effects_by_position_equal_those_of_the_loop(tiny):
-    prompts = random_pairs(tiny, 3)
-    ours = patch_positions(tiny, prompts)
-    (batch,) = batches(encoder_of(tiny), prompts)
-    _, cache = tiny.run_with_cache(batch.corrupt)
-
-    def value(logits):
-        return METRICS["logit_diff"](score(logits[:, -1:], batch)).mean()
-
-    with torch.inference_mode():
-        after = lens.get_act_patch_attn_head_out_by_pos(tiny, batch.clean, cache, value)
-        close(ours.scores, (value(tiny(batch.clean)) - after).movedim(1, 2))
-    frame = ours.frame()
-    assert list(frame.columns[:4]) == ["layer", "head", "position", "effect"]
-    assert len(frame) == ours.scores.numel()
-
-
-def test_positions_of_prompts_of_several_lengths_are_refused(tiny):
-    with pytest.raises(MechheadsError, match="7 to 9 tokens"):
-        patch_positions(tiny, random_pairs(tiny, 3, (7, 9)))
 
 
 @pytest.mark.parametrize("replacement", ["zero", "mean", "position_mean"])
@@ -155,6 +136,39 @@ def test_ablations_equal_runs_with_a_hook(replacement, tiny):
             )
         ]
         close(ours.values[batch.pairs, layer, head], values[0] - values[1])
+
+
+@pytest.mark.parametrize("replacement", ["mean", "position_mean"])
+@torch.inference_mode()
+def test_means_are_over_the_corrupted_prompts_alone(replacement, tiny):
+    """Answers of one and of three tokens, which are neither averaged nor change the averages."""
+    prompts = random_pairs(tiny, 3, (8, 8, 10, 10), tokens=3) + random_pairs(tiny, 2, (8, 10))
+    ours = patch(tiny, prompts, replacement=replacement)
+    ids = [[encoder_of(tiny).ids(t) for t in (pair.clean, pair.corrupt)] for pair in prompts]
+    for layer, head in ((0, 1), (1, 2)):
+        name = f"blocks.{layer}.attn.hook_z"
+        alone = [tiny.run_with_cache(torch.tensor([b]))[1][name][0, :, head] for _, b in ids]
+        for i, pair in enumerate(prompts):
+            clean = ids[i][0]
+            if replacement == "mean":
+                mean = torch.cat(alone).mean(0).expand(len(clean), -1)
+            else:
+                mean = torch.stack([z for z in alone if len(z) == len(clean)]).mean(0)
+
+            def ablate(z, hook, mean=mean, head=head):
+                more = mean[-1:].expand(z.shape[1] - len(mean), -1)
+                z[:, :, head] = torch.cat([mean, more])
+                return z
+
+            lost = 0.0
+            for answer, sign in ((pair.answers[0], 1), (pair.wrong[0], -1)):
+                own = encoder_of(tiny).ids(pair.clean + answer)[len(clean) :]
+                rows = torch.tensor([clean + own])
+                before, after = tiny(rows), tiny.run_with_hooks(rows, fwd_hooks=[(name, ablate)])
+                for logits, way in ((before, 1), (after, -1)):
+                    said = logits.log_softmax(-1)[0, len(clean) - 1 : -1]
+                    lost += sign * way * float(said[range(len(own)), own].sum())
+            assert float(ours.values[i, layer, head]) == pytest.approx(lost, abs=2e-5)
 
 
 def test_chosen_heads_have_the_same_effects_and_the_others_none(tiny):

@@ -11,10 +11,12 @@ from pairs import random_pairs
 
 from mechheads.engine.cached_run import CachedRun
 from mechheads.engine.direct import DirectEngine
+from mechheads.engine.head_subsets import measure_subsets
 from mechheads.engine.hooked import HookedEngine
 from mechheads.engine.interventions import Replace
 from mechheads.engine.select import frozen
 from mechheads.errors import MechheadsError
+from mechheads.gating.contrast import Side, contrast
 from mechheads.models.hooks import embed
 from mechheads.models.load import load
 from mechheads.models.model import encoder_of
@@ -32,6 +34,7 @@ from mechheads.scoring.gate_fitting import (
 )
 
 
+@pytest.mark.hooked
 @pytest.mark.parametrize("kind", [HookedEngine, DirectEngine])
 def test_open_gates_are_the_model(tiny, kind):
     """Bit for bit with the model's own blocks, to 1e-5 where they are computed anew."""
@@ -52,40 +55,42 @@ def test_open_gates_are_the_model(tiny, kind):
 
 def test_an_update_has_as_many_prompts_as_the_batch_says_whatever_their_lengths(tiny):
     prompts = random_pairs(tiny, 1, (7, 7, 8, 9, 9, 9), tokens=2)
-    course = make_minibatches(tiny, prompts, FitSettings(batch=4))
-    drawn = [[p for b in course.drawn(i) for p in b.pairs.tolist()] for i in range(60)]
+    minibatches = make_minibatches(tiny, prompts, FitSettings(batch=4))
+    drawn = [[p for b in minibatches.drawn(i) for p in b.pairs.tolist()] for i in range(60)]
     assert all(len(set(some)) == len(some) == 4 for some in drawn)
-    assert all(len({b.length for b in course.drawn(i)}) > 1 for i in range(60))
+    assert all(len({b.length for b in minibatches.drawn(i)}) > 1 for i in range(60))
     counts = torch.tensor(drawn).flatten().bincount()
     assert len(counts) == 6
     assert counts.min() > 20  # 40 of each are expected
-    assert drawn == [[p for b in course.drawn(i) for p in b.pairs.tolist()] for i in range(60)]
+    assert drawn == [[p for b in minibatches.drawn(i) for p in b.pairs.tolist()] for i in range(60)]
 
 
 def test_the_loss_of_an_update_is_the_mean_over_its_prompts(tiny):
     prompts = random_pairs(tiny, 1, (7, 8, 8, 8, 9), tokens=2)
     gates = torch.rand(3, tiny.cfg.n_layers, tiny.cfg.n_heads)
-    course = make_minibatches(tiny, prompts, FitSettings(batch=5))
-    alone = torch.stack([course.nll_of(b, gates) for b in _one_by_one(course)]).mean((0, 2))
-    torch.testing.assert_close(course.nll(gates), alone)
-    torch.testing.assert_close(course.slope(0, gates)[0], alone)
-    tight = replace(course, budget=1)
-    for found, wanted in zip(tight.slope(0, gates), course.slope(0, gates), strict=True):
+    minibatches = make_minibatches(tiny, prompts, FitSettings(batch=5))
+    alone = torch.stack([minibatches.nll_of(b, gates) for b in _one_by_one(minibatches)]).mean(
+        (0, 2)
+    )
+    torch.testing.assert_close(minibatches.nll(gates), alone)
+    torch.testing.assert_close(minibatches.slope(0, gates)[0], alone)
+    tight = replace(minibatches, budget=1)
+    for found, wanted in zip(tight.slope(0, gates), minibatches.slope(0, gates), strict=True):
         torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("budget", [1, 40, 200, 5000])
 def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget, monkeypatch):
     prompts = random_pairs(tiny, 1, (7, 8, 8, 8, 9, 30), tokens=3)
-    course = make_minibatches(tiny, prompts, FitSettings(batch=6), budget)
+    minibatches = make_minibatches(tiny, prompts, FitSettings(batch=6), budget)
     done = torch.zeros(5)
-    for batch, some in course.passes(course.drawn(0), 5):
+    for batch, some in minibatches.passes(minibatches.drawn(0), 5):
         variants = len(range(5)[some])
         done[some] += len(batch.pairs)
         held = variants * len(batch.clean) * row_tokens(tiny, batch)
         assert held <= budget or (variants == 1 and len(batch.pairs) == 1)
     assert (done == 6).all()
-    (batch,) = course.drawn(0)[-1:]
+    (batch,) = minibatches.drawn(0)[-1:]
     logits = 3 * tiny.cfg.d_vocab_out / 4096
     assert row_tokens(tiny, batch) == math.ceil(32 + logits)
     monkeypatch.setattr(tiny.cfg, "n_layers", 30)  # every layer is remembered, six hold one token
@@ -95,11 +100,11 @@ def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget,
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_the_loss_is_the_targets_negative_log_probability_per_token(tiny, tokens):
     prompts = random_pairs(tiny, 2, (7, 9, 9), tokens=tokens)
-    course = make_minibatches(tiny, prompts, FitSettings(batch=2))
+    minibatches = make_minibatches(tiny, prompts, FitSettings(batch=2))
     torch.manual_seed(1)
     gates = torch.rand(2, tiny.cfg.n_layers, tiny.cfg.n_heads)
-    for batch in course.every:
-        found = course.nll_of(batch, gates)
+    for batch in minibatches.every:
+        found = minibatches.nll_of(batch, gates)
         for variant in range(2):
             hooks = [
                 (
@@ -121,17 +126,17 @@ def test_the_loss_is_the_targets_negative_log_probability_per_token(tiny, tokens
 
 def test_gradients_are_those_of_finite_differences(checkpoint):
     model = load(str(checkpoint("gpt2")), dtype="float64")
-    course = make_minibatches(model, random_pairs(model, 1, (8, 9, 9)), FitSettings(batch=3))
+    minibatches = make_minibatches(model, random_pairs(model, 1, (8, 9, 9)), FitSettings(batch=3))
     torch.manual_seed(0)
     logits = torch.randn(2, model.cfg.n_layers, model.cfg.n_heads, dtype=torch.float64)
     logits[0, 1, 2] = 4.5  # where the pull has ended
     pull = torch.tensor([0.3, -0.2], dtype=torch.float64)
     gates = logits.sigmoid()
-    gradient = course.slope(0, gates)[1] * gates * (1 - gates) + pull_slope(logits, pull, 4.0)
+    gradient = minibatches.slope(0, gates)[1] * gates * (1 - gates) + pull_slope(logits, pull, 4.0)
     heads = model.cfg.n_layers * model.cfg.n_heads
 
     def objective(at: torch.Tensor) -> torch.Tensor:
-        return course.slope(0, at.sigmoid())[0] - pull * at.clamp(-4, 4).sum((1, 2)) / heads
+        return minibatches.slope(0, at.sigmoid())[0] - pull * at.clamp(-4, 4).sum((1, 2)) / heads
 
     for place in ((0, 0, 1), (0, 1, 2), (1, 1, 3)):
         step = torch.zeros_like(logits)
@@ -140,8 +145,9 @@ def test_gradients_are_those_of_finite_differences(checkpoint):
         assert gradient[place].item() == pytest.approx(slopes[place[0]].item(), rel=1e-4, abs=1e-8)
 
 
+@pytest.mark.hooked
 def test_a_fit_remembers_nothing_for_gradients_of_weights(tiny, monkeypatch):
-    course = make_minibatches(tiny, random_pairs(tiny, 1, (9, 9, 9)), FitSettings(batch=3))
+    minibatches = make_minibatches(tiny, random_pairs(tiny, 1, (9, 9, 9)), FitSettings(batch=3))
     gates = torch.rand(2, tiny.cfg.n_layers, tiny.cfg.n_heads)
 
     def remembered(work: Any) -> int:
@@ -156,10 +162,10 @@ def test_a_fit_remembers_nothing_for_gradients_of_weights(tiny, monkeypatch):
         return sum(sizes.values())
 
     assert any(weight.requires_grad for weight in tiny.parameters())
-    less = remembered(lambda: course.slope(0, gates))
+    less = remembered(lambda: minibatches.slope(0, gates))
     with monkeypatch.context() as patched:
         patched.setattr("mechheads.scoring.gate_fitting.frozen", lambda _: nullcontext())
-        assert less < 0.85 * remembered(lambda: course.slope(0, gates))
+        assert less < 0.85 * remembered(lambda: minibatches.slope(0, gates))
 
 
 def test_weights_want_gradients_again_after_they_were_frozen(tiny):
@@ -188,6 +194,40 @@ def test_the_loss_takes_logits_beyond_the_clip_against_the_pull():
     for pull in (0.0, 0.1):
         assert (_descend(recipe, start, torch.tensor([pull]), 9.0).logits < -4.5).all()
     assert (_descend(recipe, start, torch.tensor([0.0]), -9.0).logits > 4.5).all()
+
+
+def step_model(checkpoint):
+    """A GPT-2 whose answers come from the last MLP alone, which sees the heads through a step."""
+    model: Any = load(str(checkpoint("gpt2")))
+    half = model.cfg.d_model // 2
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.W_O[..., half:] = 0.0
+            block.attn.b_O[half:] = 0.0
+        model.blocks[0].mlp.W_out.zero_()
+        model.blocks[1].mlp.W_out[:, :half] = 0.0
+        model.W_E[:, half:] = 0.0
+        model.W_pos[:, half:] = 0.0
+        model.W_U[:half] = 0.0
+    model.ln_final = torch.nn.Identity()
+    model.blocks[1].mlp.act_fn = lambda x: (x > 0).to(x)
+    return model
+
+
+@pytest.mark.hooked
+def test_a_model_that_passes_no_gradient_is_an_error(checkpoint):
+    model = step_model(checkpoint)
+    prompts = random_pairs(model, 1, (8, 8, 8, 8))
+    shape = (1, model.cfg.n_layers, model.cfg.n_heads)
+    keep = torch.cat([torch.ones(shape), torch.zeros(shape)])
+    whole, none = measure_subsets(model, prompts, keep, "logprob", replacement="zero", quiet=True)
+    assert (whole - none).abs().max() > 1e-3  # the heads matter
+    side, few = Side("both", prompts, prompts), FitSettings(seeds=2)
+    fits: Any = ((fit_gates, [prompts]), (contrast, [side, side]))
+    for fit, given in fits:
+        with pytest.raises(MechheadsError, match="gating cannot see gpt2") as error:
+            fit(model, *given, few, quiet=True)
+        assert "--updates" not in str(error.value)
 
 
 def test_a_loss_that_is_no_number_is_named_with_its_update():
@@ -274,5 +314,5 @@ def _descend(recipe: FitSettings, start: torch.Tensor, pull: torch.Tensor, slope
         )
 
 
-def _one_by_one(course: Minibatches) -> list[Any]:
-    return [batch for i in range(len(course)) for batch in course.cut(torch.tensor([i]))]
+def _one_by_one(minibatches: Minibatches) -> list[Any]:
+    return [batch for i in range(len(minibatches)) for batch in minibatches.cut(torch.tensor([i]))]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from process import run
 from sweeps import ROOT, SMALL, digests, toy_run
 
 from mechheads.errors import MechheadsError
@@ -35,6 +36,17 @@ def test_a_cell_that_is_finished_is_not_run_again_by_a_retry(tmp_path):
     assert other.error == "the cluster gave up on it (it is lost)"
 
 
+def test_only_patching_is_shared():
+    for settings, shared in (
+        ({}, True),
+        ({"method": "patch", "heads": "L0H0"}, True),
+        ({"method": "ig"}, False),
+        ({"effects": "own.csv"}, False),
+    ):
+        assert on_ray._can_share(Cell("discover", tuple(settings.items()))) is shared
+    assert not on_ray._can_share(Cell("gate", ()))
+
+
 def test_no_cluster_there_is_one_line(tmp_path):
     with pytest.raises(MechheadsError, match="--split-layers needs --cluster"):
         sweep(tasks="math", split_layers=True, out=str(tmp_path), quiet=True)
@@ -44,10 +56,28 @@ def test_no_cluster_there_is_one_line(tmp_path):
 
 def test_a_local_cluster_is_started_whatever_the_environment_says(monkeypatch):
     seen: list[Any] = []
-    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **given: seen.append(given))
+
+    def init(**given):
+        seen.append((given, threading.current_thread()))
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     assert on_ray._connect(ray, "local")
-    assert seen[0]["address"] == "local"
+    given, thread = seen[0]
+    assert given["address"] == "local"
+    assert thread is threading.current_thread()  # Ray's processes die with the thread
+
+
+def test_a_worker_can_start_where_a_strangers_tasks_py_is_found_first(tmp_path):
+    (tmp_path / "tasks.py").write_text("raise SystemExit('a stranger was imported')")
+    (tmp_path / "worker.py").write_text(
+        "from pathlib import Path\n"
+        "from mechheads.sweeping import cluster\n"
+        "cluster._prepare(cluster.Workplace(Path(), Path.cwd(), 1))\n"
+        "from tasks import TASKS"
+    )
+    out = run("worker", cwd=tmp_path)
+    assert (out.returncode, out.stderr) == (0, "")
 
 
 def test_workers_with_gpus_keep_their_models_too():

@@ -79,6 +79,15 @@ def test_switches_lambda_and_options_of_tasks_and_methods_can_be_given(tmp_path)
     assert dict(from_file(str(file))[0].settings) == two
 
 
+def test_heads_are_no_axis(tmp_path):
+    given = arguments(COMMANDS["sweep"], ["--heads", "L3H4,L3H6", "--tasks", "ioi,math"])
+    made = from_flags(["discover"], {"tasks": ["ioi", "math"]}, {"heads": given["heads"]})
+    assert [dict(cell.settings)["heads"] for cell in made] == ["L3H4,L3H6"] * 2
+    file = tmp_path / "grid.toml"
+    file.write_text('[[grid]]\ncommand = "mask"\nheads = ["L3H4", "L3H6"]\n')
+    assert [dict(cell.settings) for cell in from_file(str(file))] == [{"heads": "L3H4,L3H6"}]
+
+
 @pytest.mark.parametrize("name", ["gallery", "gallery_smollm2"])
 def test_the_gallery_is_a_grid(name):
     assert from_file(str(ROOT / "notebooks" / f"{name}.toml"))

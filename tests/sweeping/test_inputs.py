@@ -33,6 +33,19 @@ def test_a_cell_is_run_again_when_its_task_file_or_its_weights_change(tmp_path):
     assert dict(with_inputs([Cell("gate", ())])[0].inputs).keys() == {"mini"}  # the default
 
 
+@pytest.mark.parametrize(("command", "name"), [
+    ("discover", "effects"), ("discover", "circuit"), ("mask", "circuit")
+])  # fmt: skip
+def test_given_effects_and_circuits_count_too(command, name, tmp_path):
+    file = tmp_path / "own, and mine.json"
+    file.write_text("a")
+    made = from_flags([command], {"models": ["mini"]}, {name: str(file)})
+    before = with_inputs(made)
+    assert dict(before[0].inputs).keys() == {"mini", str(file)}
+    file.write_text("b")
+    assert with_inputs(made) != before
+
+
 def test_config_and_tokenizer_of_a_model_count_too(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(EMBEDDED / "mini", model)

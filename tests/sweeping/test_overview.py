@@ -50,7 +50,7 @@ TABLES = {
         "function,selection,k,draw,metric,value\nMath,top,2,0,exact,0.5\nMath,top,2,0,chrf,1\n",
     ),
     "prefix": ("models,a", "accuracy.csv", "model,condition,accuracy\na,none,1\na,mless,0.5\n"),
-    "compare": ("tasks,math", "comparison.csv", "task,n_standard,n_sparse\nmath,8,2\n"),
+    "compare": ("tasks,math", "comparison.csv", "task,n_a-b,n_sparse\nmath,8,2\n"),
 }
 
 
@@ -77,7 +77,7 @@ def test_every_command_is_in_the_overview_with_its_numbers_and_lines(tmp_path):
     assert ">heads multiplier</th>" in page
     assert page.count(">needed</th>") == 1  # gate, mask and prefix have no such number
     assert page.count("careful") == 2 * len(TABLES)  # once, however many parts a cell has
-    for name in ("seed 1", "seed 1, mini, random", "seed 1, top", "seed 1, a", "seed 1, n_sparse"):
+    for name in ("seed 1", "seed 1, mini, random", "seed 1, top", "seed 1, a", "seed 1, n_a-b"):
         assert f'"name":"{name}"' in page
     for panel in ("ioi", "syntax", "Math", "math_calculation"):
         assert f'"text":"\\u003cb\\u003e{panel}\\u003c\\u002fb\\u003e"' in page

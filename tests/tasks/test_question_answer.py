@@ -43,6 +43,47 @@ def test_no_held_out_question_stands_solved_in_a_training_prompt(task):
         assert not tested & set(asked)
 
 
+@pytest.mark.parametrize("task", TARGETS)
+def test_no_solved_example_is_a_question_or_tells_its_answer(task):
+    for pair in tasks.make(task, PLAIN, n=2000, split="all", or_all=True).pairs:
+        examples = pair.clean.rpartition("Question: ")[0]
+        solved = re.findall(r"Question: (.*)\nAnswer:", examples)
+        assert last_question(pair.clean) not in solved
+        assert last_question(pair.corrupt) not in solved
+        if task != "common_sense" and "Complete the sentence with is or are" not in examples:
+            shown = re.findall(r"\w+", examples.partition("Question: ")[2])
+            for answer in (*pair.answers, *pair.wrong):
+                assert answer.strip() not in shown
+
+
+def test_math_examples_are_other_sums_with_other_results():
+    for pair in tasks.make("math", PLAIN, n=500, shots=3, high=12, or_all=True).pairs:
+        *solved, _ = re.findall(r"= (\d*)", pair.clean)
+        assert not {*solved} & {a.strip() for a in (*pair.answers, *pair.wrong)}
+
+
+# Words that name two things: questions in which both readings are offered have two right options.
+TWO_READINGS = {
+    "Which of these is a color": {"orange", "peach", "cherry", "gold", "silver", "copper"},
+    "Where would you find a deer": {"zoo", "farm"},
+    "Where would you find a camel": {"zoo", "farm"},
+    "Where would you find a plane": {"sky", "museum"},
+    "What do you use to tell the time": {"phone"},
+    "What do you use to take a picture": {"phone"},
+}
+
+
+def test_common_sense_offers_no_second_option_that_is_right():
+    asked = set()
+    for question, letter in made("common_sense", n=2000):
+        options = dict(re.findall(r"([A-E]): (\S+)", question))
+        stem = question.partition("?")[0]
+        wrong = {option for key, option in options.items() if key != letter}
+        assert not wrong & TWO_READINGS.get(stem, set()), question
+        asked.add(stem)
+    assert asked >= {*TWO_READINGS}
+
+
 def test_syntax_forms_are_those_of_the_tables():
     for kind, table in (("past", facts.PAST), ("plural", facts.PLURAL)):
         for question, answer in made("syntax", kind=kind):

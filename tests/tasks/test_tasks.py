@@ -7,9 +7,9 @@ import pytest
 import transformers
 
 import tasks
-from mechheads import MechheadsError
+from mechheads.errors import MechheadsError, MechheadsWarning
 from mechheads.options import choices
-from mechheads.prompts import words_as_tokens
+from mechheads.prompts import Lexicon, words_as_tokens
 from mechheads.prompts.lexicon import tokenizer_lexicon
 from tasks import docstring, ioi, words
 
@@ -28,6 +28,7 @@ def published(request, shared):
 
 VARIANTS = [
     *(("ioi", {"corruption": c}) for c in IOI),
+    ("ioi", {"templates": "wang"}),
     *(("ioi_long", {"corruption": c}) for c in IOI),
     ("ioi_long", {"length": 400}),
     *(("docstring", {"corruption": c}) for c in DOCSTRING),
@@ -91,8 +92,16 @@ def names_in(text):
     return [w for w in re.findall(r"[A-Z][a-z]+", text) if w in set(words.NAMES)]
 
 
-def test_ioi_has_fifteen_templates_and_a_hundred_names():
-    assert len(ioi.TEMPLATES) >= 15
+def test_ioi_has_the_papers_fifteen_templates_and_a_hundred_names():
+    assert len(ioi.WANG) == 15
+    assert len({*ioi.TEMPLATES} & {*ioi.WANG}) == 10
+    pairs = tasks.make("ioi", PLAIN, n=400, templates="wang").pairs
+    assert {p.clean.split()[0] for p in pairs} >= {"Then,", "After", "When", "While", "Friends"}
+    assert any(p.clean.endswith("said to") for p in pairs)
+    assert {w for p in pairs for w in (*words.PLACES, *words.OBJECTS) if w in p.clean.split()} <= {
+        *ioi.WANG_PLACES,
+        *ioi.WANG_OBJECTS,
+    }
     assert len(set(words.NAMES)) == len(words.NAMES) >= 100
 
 
@@ -128,6 +137,20 @@ def test_ioi_takes_names_from_the_user():
     own = "Ana,Bo,Cy,Di,Ed,Flo,Gus,Hal,Ida,Jo"
     for pair in tasks.make("ioi", PLAIN, n=30, names=own).pairs:
         assert pair.answers[0].strip() in own.split(",")
+
+
+@pytest.mark.parametrize("task", ["ioi", "ioi_long"])
+def test_names_that_are_not_single_tokens_are_named(task):
+    known = "Ana,Bo,Cy,Di,Ed,Flo,Gus,Hal,Ida,Jo".split(",")
+    odd = ("Bo", "Ebenezer")
+    small = Lexicon("small", lambda text: tuple(range(len(text.split()) + (text[1:] in odd))))
+    message = "--names: Bo, Ebenezer are not single tokens of small; 9 of the 10 names that"
+    with pytest.raises(MechheadsError, match=message):
+        tasks.make(task, small, n=2, names=",".join([*known, "Ebenezer"]))
+    names = ",".join([*known, "Kim", "Ebenezer"])
+    notice = "--names: Bo, Ebenezer are not single tokens of small: no prompt has them."
+    with pytest.warns(MechheadsWarning, match=notice):
+        assert tasks.make(task, small, n=2, names=names)
 
 
 @pytest.mark.shared
@@ -169,16 +192,22 @@ def test_docstring_corruptions_break_the_match_they_say(corruption):
     assert (clean_doc != doc) == (
         "doc" in corruption.removeprefix("vary_length_doc_desc") or corruption == "random_random"
     )
-    changed = sum(a != b for a, b in zip(clean_def, def_, strict=True))
-    assert changed == (
-        3
-        if "_def" in corruption or corruption == "random_random"
-        else 1
-        if "answer" in corruption
-        else 0
-    )
-    assert def_[:2] == clean_def[:2]
-    assert def_[5:] == clean_def[5:]
+    changed = [i for i, (a, b) in enumerate(zip(clean_def, def_, strict=True)) if a != b]
+    # The authors' random_def keeps the answer, their random_random does not.
+    kept = {"random_random": [2, 3, 4], "random_def": [2, 3], "random_def_doc": [2, 3]}
+    assert changed == kept.get(corruption, [4] if "answer" in corruption else [])
+
+
+def test_docstring_wrong_answers_are_all_names_drawn_for_any_corruption():
+    made = {c: tasks.make("docstring", PLAIN, n=20, corruption=c).pairs for c in DOCSTRING}
+    for pairs in zip(*(made[c] for c in DOCSTRING if "vary" not in c), strict=True):
+        (wrong,) = {pair.wrong for pair in pairs}
+        named = {
+            f" {a}" for p in pairs for a in re.findall(r"self, (.*)\)", p.corrupt)[0].split(", ")
+        }
+        named |= {f" {a}" for p in pairs for a in re.findall(r":param (\w+):", p.corrupt)}
+        assert {*wrong, *pairs[0].answers} == named
+        assert len(wrong) == len(set(wrong)) == 13
 
 
 def test_greater_than_answers_are_the_later_years():
@@ -272,8 +301,8 @@ def test_ioi_long_refuses_a_length_that_its_distractors_exceed(published):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("tasks.make('ioi', object())", "Expected a model, a tokenizer or a Lexicon, got object"),
-        ("tasks.make('ioi', words_as_tokens(), n='x')", "--n takes a whole number, got 'x'"),
+        ("tasks.make('ioi', object())", "a tokenizer or a Lexicon, got object"),
+        ("tasks.make('ioi', words_as_tokens(), n='x')", "n takes a whole number, got 'x'"),
         ("tasks.from_records(None)", "takes a list of records or a frame, got None"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from mechheads import MechheadsError
 from mechheads.models.load import load
 from mechheads.prompts.lexicon import tokenizer_lexicon
-from mechheads.training.data import echoes, examples, rows, task_lessons
+from mechheads.training.data import echoes, examples, rows, task_batches
 from mechheads.training.pretraining import (
     Recipe,
     Work,
@@ -20,7 +20,7 @@ from mechheads.training.pretraining import (
     pace,
     train,
 )
-from mechheads.training.workers import team
+from mechheads.training.workers import start
 from tasks.curriculum import COUNTS, echoed_words, held_out_pairs, shares, texts
 
 SMALL = Recipe(layers=1, heads=2, width=16, steps=3, last=1, warm_up=2, dropout_from=0.4, workers=1)
@@ -31,12 +31,12 @@ def tokenizer():
     return build_tokenizer(texts())
 
 
-def course(worker, workers):
+def worker_batches(worker, workers):
     """Two prompts of every task for each worker; other processes import this by name."""
     tokenizer = build_tokenizer(texts())
     lexicon = tokenizer_lexicon(tokenizer, "mini")
     few = {name: replace(share, count=2) for name, share in shares(lexicon).items()}
-    return task_lessons(
+    return task_batches(
         tokenizer, few, f"{worker} of {workers}", repeated=echoed_words(lexicon), n_repeated=2
     )
 
@@ -59,7 +59,7 @@ def test_words_numbers_and_letters_are_single_tokens_and_any_text_comes_back(tok
 def test_every_task_is_in_the_curriculum():
     from tasks import TASKS
 
-    assert set(COUNTS) == set(TASKS)
+    assert set(COUNTS) == set(TASKS.builtin)
 
 
 def test_weights_are_one_on_answers_and_a_tenth_elsewhere(tokenizer):
@@ -157,9 +157,9 @@ def test_the_rate_warms_up_and_falls_in_steps():
 
 
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(tokenizer, tests, tmp_path):
-    whole = train(course, tests, tokenizer, SMALL, tmp_path / "whole", quiet=True)
-    train(course, tests, tokenizer, SMALL, tmp_path / "parts", stop_after=3, quiet=True)
-    resumed = train(course, tests, tokenizer, SMALL, tmp_path / "parts", quiet=True)
+    whole = train(worker_batches, tests, tokenizer, SMALL, tmp_path / "whole", quiet=True)
+    train(worker_batches, tests, tokenizer, SMALL, tmp_path / "parts", stop_after=3, quiet=True)
+    resumed = train(worker_batches, tests, tokenizer, SMALL, tmp_path / "parts", quiet=True)
     for (name, one), two in zip(whole.named_parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, two), name
     log = (tmp_path / "parts" / "training" / "log.csv").read_text().splitlines()
@@ -168,14 +168,14 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_weights(tokenizer
 
 def test_two_workers_add_their_gradients_up(tokenizer, tests, tmp_path):
     recipe = replace(SMALL, workers=2, steps=1, dropout=0.0)
-    work = Work(recipe, len(tokenizer), course)
+    work = Work(recipe, len(tokenizer), worker_batches)
     model = new_model(recipe, len(tokenizer))
-    with team(work.hire, list(model.parameters()), 2) as both:
+    with start(work.make_worker, list(model.parameters()), 2) as both:
         loss, weight = both.step(0)
         found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     by_hand, sums = [torch.zeros_like(p) for p in model.parameters()], [0.0, 0.0]
     for worker in (0, 1):
-        parameters, compute = work.hire(worker)
+        parameters, compute = work.make_worker(worker)
         sums = [a + b for a, b in zip(sums, compute(0), strict=True)]
         by_hand = [
             a + (0 if p.grad is None else p.grad) for a, p in zip(by_hand, parameters, strict=True)
@@ -183,7 +183,7 @@ def test_two_workers_add_their_gradients_up(tokenizer, tests, tmp_path):
     assert [loss, weight] == pytest.approx(sums, rel=1e-5)
     for one, two in zip(found, by_hand, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
-    whole = train(course, tests, tokenizer, recipe, tmp_path, quiet=True)
+    whole = train(worker_batches, tests, tokenizer, recipe, tmp_path, quiet=True)
     changed = [not torch.equal(a, b) for a, b in zip(whole.parameters(), by_hand, strict=True)]
     assert all(changed)
 
@@ -192,7 +192,7 @@ def broken_course(worker, workers):
     """The second worker cannot begin."""
     if worker:
         raise ValueError
-    return course(worker, workers)
+    return worker_batches(worker, workers)
 
 
 def test_a_worker_that_stops_is_told(tokenizer, tests, tmp_path):
@@ -212,16 +212,16 @@ def test_a_worker_that_stops_is_told(tokenizer, tests, tmp_path):
     ],
 )
 def test_settings_that_cannot_be_are_named(changes, message, tokenizer, tests, tmp_path):
-    train(course, tests, tokenizer, SMALL, tmp_path, stop_after=1, quiet=True)
+    train(worker_batches, tests, tokenizer, SMALL, tmp_path, stop_after=1, quiet=True)
     with pytest.raises(MechheadsError, match=message):
-        train(course, tests, tokenizer, replace(SMALL, **changes), tmp_path, quiet=True)
+        train(worker_batches, tests, tokenizer, replace(SMALL, **changes), tmp_path, quiet=True)
 
 
 def test_a_checkpoint_of_other_words_is_refused(tokenizer, tests, tmp_path):
     few = build_tokenizer(["a few words"])
     train(few_words, {}, few, SMALL, tmp_path, stop_after=1, quiet=True)
     with pytest.raises(MechheadsError, match=r"from a different model: its transformer.wte.weight"):
-        train(course, tests, tokenizer, SMALL, tmp_path, quiet=True)
+        train(worker_batches, tests, tokenizer, SMALL, tmp_path, quiet=True)
 
 
 def few_words(worker, workers):
@@ -232,12 +232,12 @@ def few_words(worker, workers):
 def test_a_folder_that_cannot_be_written_is_named(tokenizer, tests, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(MechheadsError, match=r"cannot write to .*Choose a different --out"):
-        train(course, tests, tokenizer, SMALL, tmp_path / "file", quiet=True)
+        train(worker_batches, tests, tokenizer, SMALL, tmp_path / "file", quiet=True)
 
 
 def test_training_lowers_the_loss_and_gives_a_model_that_loads(tokenizer, tests, tmp_path):
     recipe = replace(SMALL, steps=30, rate=1e-2, rate_others=1e-2)
-    train(course, tests, tokenizer, recipe, tmp_path, save_every=10, quiet=True)
+    train(worker_batches, tests, tokenizer, recipe, tmp_path, save_every=10, quiet=True)
     last = (tmp_path / "training" / "log.csv").read_text().splitlines()[-1]
     assert float(last.split(",")[2]) < 6.5 < math.log(len(tokenizer))
     model = load(str(tmp_path))

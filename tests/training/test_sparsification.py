@@ -11,7 +11,7 @@ from mechheads import MechheadsError, load
 from mechheads.models.load import load_original
 from mechheads.models.model import is_gated
 from mechheads.observe.edges import count_edges
-from mechheads.training.data import Course, read_sequences, text_course, text_lessons, text_rows
+from mechheads.training.data import TrainingData, read_sequences, text_batches, text_data, text_rows
 from mechheads.training.sparsification import (
     Control,
     Settings,
@@ -33,9 +33,9 @@ def original(checkpoint):
 
 
 @pytest.fixture
-def course():
+def data():
     sequences = torch.randint(5, 300, (40, 12), generator=torch.Generator().manual_seed(0))
-    return Course(text_lessons(sequences[:30], 3, seed=0), [text_rows(sequences[30:])])
+    return TrainingData(text_batches(sequences[:30], 3, seed=0), [text_rows(sequences[30:])])
 
 
 def everywhere(tokens):
@@ -43,25 +43,25 @@ def everywhere(tokens):
     return torch.ones_like(tokens[:, 1:]).bool()
 
 
-def test_one_step_changes_all_weights_and_gates_and_leaves_the_teacher(original, course):
+def test_one_step_changes_all_weights_and_gates_and_leaves_the_teacher(original, data):
     student = begin(original, SETTINGS)
-    tokens = course.tests[0].tokens
+    tokens = data.tests[0].tokens
     before = {name: p.detach().clone() for name, p in student.parameters.items()}
     taught = student.teach(tokens, everywhere(tokens))
-    train_step(student, _optimizer(student, SETTINGS), course.lessons(0), Control(1.0), SETTINGS, 0)
+    train_step(student, _optimizer(student, SETTINGS), data.batches(0), Control(1.0), SETTINGS, 0)
     for name, parameter in student.parameters.items():
         assert not torch.equal(parameter, before[name]), name
     assert torch.equal(student.teach(tokens, everywhere(tokens)), taught)
 
 
-def test_decay_shrinks_the_matrices_of_the_blocks_and_nothing_else(checkpoint, course):
+def test_decay_shrinks_the_matrices_of_the_blocks_and_nothing_else(checkpoint, data):
     found = []
     for decay in (0.0, 0.5):
         settings = replace(SETTINGS, decay=decay, rate=0.1)
         student = begin(load_original(str(checkpoint("gpt2"))), settings)
         before = {name: p.detach().clone() for name, p in student.parameters.items()}
         optimizer = _optimizer(student, settings)
-        train_step(student, optimizer, course.lessons(0), Control(1.0), settings, 0)
+        train_step(student, optimizer, data.batches(0), Control(1.0), settings, 0)
         found.append({name: p.detach() for name, p in student.parameters.items()})
     shrunk = 0.1 * 0.5
     for name, plain in found[0].items():
@@ -71,26 +71,26 @@ def test_decay_shrinks_the_matrices_of_the_blocks_and_nothing_else(checkpoint, c
 
 
 @pytest.mark.parametrize(("settle", "same"), [(1.0, True), (0.25, False)])
-def test_gates_are_drawn_until_the_last_part_and_not_in_it(settle, same, checkpoint, course):
+def test_gates_are_drawn_until_the_last_part_and_not_in_it(settle, same, checkpoint, data):
     found = []
     for seed in (0, 1):  # of the noise; the rows are the same
         settings = replace(SETTINGS, settle=settle, bias=0.0, seed=seed)
         student = begin(load_original(str(checkpoint("gpt2"))), settings)
         optimizer = _optimizer(student, settings)
-        train_step(student, optimizer, course.lessons(0), Control(1.0), settings, 0)
+        train_step(student, optimizer, data.batches(0), Control(1.0), settings, 0)
         found.append(student.bias.detach().clone())
     assert torch.equal(*found) == same
 
 
-def test_with_adapters_only_they_and_the_gates_change(original, course):
+def test_with_adapters_only_they_and_the_gates_change(original, data):
     settings = replace(SETTINGS, lora=2)
     dense = {name: p.clone() for name, p in original.hf_model.named_parameters()}
-    tokens = course.tests[0].tokens
+    tokens = data.tests[0].tokens
     plain = original.hf_model(tokens, use_cache=False).logits
     student = begin(original, settings)
     for step in range(2):
         train_step(
-            student, _optimizer(student, settings), course.lessons(step), Control(1.0), settings, 0
+            student, _optimizer(student, settings), data.batches(step), Control(1.0), settings, 0
         )
     assert all("lora" in name or name == "edge_gates" for name in student.parameters)
     taught = student.teach(tokens, everywhere(tokens))
@@ -106,12 +106,12 @@ def _wrapped(name: str) -> str:
     return f"{stem}.base_layer.{kind}"
 
 
-def test_adapters_are_merged_into_the_directory(original, course, tmp_path):
-    sparsify(original, course, replace(SETTINGS, lora=2), tmp_path, quiet=True)
+def test_adapters_are_merged_into_the_directory(original, data, tmp_path):
+    sparsify(original, data, replace(SETTINGS, lora=2), tmp_path, quiet=True)
     assert is_gated(load(str(tmp_path)))
 
 
-def test_the_density_term_closes_gates_and_without_it_they_stay(original, course):
+def test_the_density_term_closes_gates_and_without_it_they_stay(original, data):
     densities = []
     for multiplier in (0.0, 50.0):
         torch.manual_seed(0)
@@ -119,19 +119,19 @@ def test_the_density_term_closes_gates_and_without_it_they_stay(original, course
         student = begin(original, settings)
         optimizer, control = _optimizer(student, settings), Control(multiplier)
         for step in range(12):
-            control = train_step(student, optimizer, course.lessons(step), control, settings, step)
-        densities.append(measure(student, course.tests).density)
+            control = train_step(student, optimizer, data.batches(step), control, settings, step)
+        densities.append(measure(student, data.tests).density)
     assert densities[1] < 0.5 < densities[0]
 
 
-def test_open_gates_lose_nothing_and_use_every_edge(original, course):
-    found = measure(begin(original, replace(SETTINGS, bias=1e4)), course.tests)
+def test_open_gates_lose_nothing_and_use_every_edge(original, data):
+    found = measure(begin(original, replace(SETTINGS, bias=1e4)), data.tests)
     assert (found.gap, found.density, found.live) == (0.0, 1.0, 8)
 
 
-def test_the_sums_are_those_of_a_loop_over_tokens(original, course):
+def test_the_sums_are_those_of_a_loop_over_tokens(original, data):
     student = begin(original, replace(SETTINGS, bias=1e4))
-    part = course.tests[0]
+    part = data.tests[0]
     part = replace(part, weights=part.weights * torch.rand(part.weights.shape))
     part.weights[:, 9:] = 0.0
     loss, divergence, dense_loss, _ = _forward(student, part)
@@ -163,10 +163,10 @@ def test_the_multiplier_grows_while_the_loss_is_kept_and_edges_are_many(gap, den
     assert at_cap.after(0.0, 0.5, settings).multiplier == settings.multiplier_max
 
 
-def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes(checkpoint, course, tmp_path):
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes(checkpoint, data, tmp_path):
     def go(folder, **options):
         original = load_original(str(checkpoint("gpt2")))
-        sparsify(original, course, SETTINGS, tmp_path / folder, save_every=2, quiet=True, **options)
+        sparsify(original, data, SETTINGS, tmp_path / folder, save_every=2, quiet=True, **options)
 
     go("whole")
     go("parts", stop_after=3)
@@ -179,8 +179,8 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes(checkpoint,
     assert [line.split(",")[0] for line in log] == ["step", "2", "3", "4"]
 
 
-def test_the_result_is_a_directory_that_loads_with_its_gates(original, course, tmp_path):
-    found = sparsify(original, course, SETTINGS, tmp_path, quiet=True)
+def test_the_result_is_a_directory_that_loads_with_its_gates(original, data, tmp_path):
+    found = sparsify(original, data, SETTINGS, tmp_path, quiet=True)
     model = load(str(tmp_path))
     assert is_gated(model)
     assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith("tokenizer")) == [
@@ -198,29 +198,29 @@ def test_the_result_is_a_directory_that_loads_with_its_gates(original, course, t
         load_original(str(tmp_path))
 
 
-def test_a_run_can_start_from_an_earlier_result(checkpoint, course, tmp_path):
+def test_a_run_can_start_from_an_earlier_result(checkpoint, data, tmp_path):
     folder = str(checkpoint("gpt2"))
-    sparsify(load_original(folder), course, SETTINGS, tmp_path / "first", quiet=True)
+    sparsify(load_original(folder), data, SETTINGS, tmp_path / "first", quiet=True)
     again = load_original(folder)
-    dense = again.hf_model(course.tests[0].tokens, use_cache=False).logits
+    dense = again.hf_model(data.tests[0].tokens, use_cache=False).logits
     student = begin(again, replace(SETTINGS, start=str(tmp_path / "first")))
     first = load(str(tmp_path / "first"), quiet=True)
-    assert torch.equal(student.bias, first.get_buffer("edge_gates"))
+    assert torch.equal(student.bias, first.edge_gates)
     weights = load_file(tmp_path / "first" / "model.safetensors")
     for name, parameter in student.parameters.items():
         assert name == "edge_gates" or torch.equal(parameter, weights[name])
-    taught = student.teach(course.tests[0].tokens, everywhere(course.tests[0].tokens))
+    taught = student.teach(data.tests[0].tokens, everywhere(data.tests[0].tokens))
     assert torch.equal(taught, dense[:, :-1].flatten(0, 1))
 
 
-def test_a_start_that_is_not_sparse_is_named(checkpoint, original, course, tmp_path):
+def test_a_start_that_is_not_sparse_is_named(checkpoint, original, data, tmp_path):
     settings = replace(SETTINGS, start=str(checkpoint("gpt2")))
     with pytest.raises(MechheadsError, match="is not a sparse model"):
-        sparsify(original, course, settings, tmp_path / "out", quiet=True)
+        sparsify(original, data, settings, tmp_path / "out", quiet=True)
 
 
-def test_edges_are_counted_per_prompt_and_head(original, course, tmp_path):
-    sparsify(original, course, replace(SETTINGS, bias=0.0), tmp_path, quiet=True)
+def test_edges_are_counted_per_prompt_and_head(original, data, tmp_path):
+    sparsify(original, data, replace(SETTINGS, bias=0.0), tmp_path, quiet=True)
     model = load(str(tmp_path))
     prompts = tasks.make("ioi", model, n=3)
     edges = count_edges(model, prompts, quiet=True)
@@ -252,18 +252,18 @@ def test_text_becomes_sequences_behind_the_first_token(original, tmp_path):
     text = original.tokenizer.decode(sequences[:, 1:].flatten())
     assert text.startswith("John<unk> Mary 3")
     assert "not this" not in text
-    course = text_course(original.tokenizer, tmp_path, 12, 4, seed=0)
-    (drawn,) = course.lessons(0)
+    data = text_data(original.tokenizer, tmp_path, 12, 4, seed=0)
+    (drawn,) = data.batches(0)
     assert drawn.tokens.shape == (4, 12)
-    tests = {tuple(row) for part in course.tests for row in part.tokens.tolist()}
+    tests = {tuple(row) for part in data.tests for row in part.tokens.tolist()}
     assert len(tests) >= 1
 
 
 def test_text_lessons_depend_on_the_step_alone():
     sequences = torch.arange(60).view(20, 3)
-    lesson = text_lessons(sequences, 4, seed=1)
-    assert torch.equal(lesson(3)[0].tokens, lesson(3)[0].tokens)
-    assert not torch.equal(lesson(3)[0].tokens, lesson(4)[0].tokens)
+    batch_at = text_batches(sequences, 4, seed=1)
+    assert torch.equal(batch_at(3)[0].tokens, batch_at(3)[0].tokens)
+    assert not torch.equal(batch_at(3)[0].tokens, batch_at(4)[0].tokens)
 
 
 @pytest.mark.parametrize(
@@ -279,16 +279,16 @@ def test_text_lessons_depend_on_the_step_alone():
         ({"length": 1}, "--length takes 2 tokens or more, got 1"),
     ],
 )
-def test_settings_that_cannot_be_are_named(changes, message, original, course, tmp_path):
+def test_settings_that_cannot_be_are_named(changes, message, original, data, tmp_path):
     with pytest.raises(MechheadsError, match=message):
-        sparsify(original, course, replace(SETTINGS, **changes), tmp_path / "out", quiet=True)
+        sparsify(original, data, replace(SETTINGS, **changes), tmp_path / "out", quiet=True)
     assert not (tmp_path / "out").exists()
 
 
-def test_other_settings_do_not_go_on_from_a_checkpoint(original, course, tmp_path):
-    sparsify(original, course, SETTINGS, tmp_path, stop_after=1, quiet=True)
+def test_other_settings_do_not_go_on_from_a_checkpoint(original, data, tmp_path):
+    sparsify(original, data, SETTINGS, tmp_path, stop_after=1, quiet=True)
     with pytest.raises(MechheadsError, match=r"was made with --slack 0.05, not 0.1\. Resume with"):
-        sparsify(original, course, replace(SETTINGS, slack=0.1), tmp_path, quiet=True)
+        sparsify(original, data, replace(SETTINGS, slack=0.1), tmp_path, quiet=True)
 
 
 @pytest.mark.parametrize(
@@ -313,11 +313,11 @@ def test_a_folder_without_text_is_named(original, tmp_path):
         read_sequences(tmp_path, original.tokenizer, 12)
 
 
-def test_without_peft_adapters_are_refused(original, course, tmp_path, monkeypatch):
+def test_without_peft_adapters_are_refused(original, data, tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(
         MechheadsError, match=r"--lora needs peft.*pip install 'mechheads\[large\]'"
     ):
-        sparsify(original, course, replace(SETTINGS, lora=4), tmp_path, quiet=True)
+        sparsify(original, data, replace(SETTINGS, lora=4), tmp_path, quiet=True)

@@ -81,7 +81,7 @@ FORGERIES = {
     change_circuit: "circuit.json: different: heads was",
     change_arrays: "arrays.safetensors: different",
     remove_tables: "curve.csv: different: it is missing from the folder",
-    empty_headline: "headline: different: .* is only in one of both",
+    empty_headline: "headline: different: .* is only in one of the two",
     empty_table: "curve.csv: different: it cannot be read",
     change_importances: "importances.json: different: it cannot be read",
     change_warnings: "warnings: different",
@@ -123,6 +123,9 @@ def test_values_are_compared_to_the_last_one():
         (math.nan, 1.0),
         (1.0, math.inf),
         (None, math.nan),
+        (10**400, 1),
+        (10**400, 10**401),
+        (10**400, 1.5),
         (True, 1),
         ("1", 1),
     ):

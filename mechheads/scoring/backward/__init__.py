@@ -1,0 +1,1 @@
+"""Scores from one backward pass by layers, in which a method changes how gradients flow."""
