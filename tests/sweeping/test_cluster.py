@@ -19,7 +19,7 @@ from mechheads.sweeping.inputs import with_inputs
 
 
 def test_a_cell_that_is_finished_is_not_run_again_by_a_retry(tmp_path):
-    cell = Cell("toy", (("seed", 0),))  # there is no such command
+    cell = Cell("gate", (("seed", 0),))
     folder = toy_run(cell, tmp_path)
     done = run_cell(cell, tmp_path)
     assert (done.error, done.run and done.run.folder) == (None, folder)
@@ -32,7 +32,7 @@ def test_a_cell_that_is_finished_is_not_run_again_by_a_retry(tmp_path):
 
     ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Lost))
     assert on_ray._ended(ray, "it", cell, tmp_path).run == done.run
-    other = on_ray._ended(ray, "it", Cell("toy", ()), tmp_path)
+    other = on_ray._ended(ray, "it", Cell("gate", (("seed", 1),)), tmp_path)
     assert other.error == "the cluster gave up on it (it is lost)"
 
 
