@@ -15,7 +15,7 @@ from .accuracy import Accuracies, Answers, ask, ask_tokens
 from .conditions import Design, values_of
 from .insertion import Inserted, instructed, make, shared_places
 from .redistribution import arm
-from .weights import Attention, aligned, measure_attention
+from .average_attention import Attention, aligned, measure_attention
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from mechheads.reports.theme import COLORS, band, escaped, labels, styled
 
 from .accuracy import Accuracies
 from .experiment import Filler
-from .weights import Attention
+from .average_attention import Attention
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

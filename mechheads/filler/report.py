@@ -12,7 +12,7 @@ from mechheads.runs.folder import Record, write_table
 from .accuracy import Accuracies
 from .experiment import Filler
 from .figures import NAMES, draw_change
-from .weights import COLUMNS, Attention
+from .average_attention import COLUMNS, Attention
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,7 +23,7 @@ from mechheads.scoring.gate_fitting import FitSettings, fit_gates
 from mechheads.scoring.gate_roles import LIMIT, Gates, HeadRoles
 from mechheads.scoring.head_gating import judge_roles
 
-from .ablation import Ablation, ablate, grid
+from .ablation_curves import Ablation, ablate, grid
 from .agreement import Agreement, agreement
 
 if TYPE_CHECKING:

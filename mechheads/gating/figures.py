@@ -7,7 +7,7 @@ from mechheads.heads import name_of
 from mechheads.reports.theme import COLORS, band, escaped, styled
 from mechheads.scoring.gate_roles import NAMES, ROLES, Gates
 
-from .ablation import Ablation
+from .ablation_curves import Ablation
 from .contrast import Contrast
 from .experiment import Gating
 

@@ -62,7 +62,7 @@ def lens_of(model: Any, tokenizer: Any = None, quiet: bool = False) -> Lens:
         return kept
     kinds = {kind.__name__ for kind in type(model).__mro__}
     if HOOKED in kinds:
-        from .backends.hooked import HookedLens
+        from .backends.hooked_transformer import HookedLens
 
         lens = HookedLens(model)
     elif BRIDGE in kinds:

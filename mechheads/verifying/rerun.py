@@ -23,7 +23,7 @@ from mechheads.progress import bar
 from mechheads.runs.folder import REPORTS, Record, read_run
 from mechheads.sweeping.cells import CELLS, INDEX, SUMMARY, describe, rows_in, unlisted
 
-from .comparison import Difference, compare_folders, compare_values
+from .differences import Difference, compare_folders, compare_values
 from .trust import Allowed, trusted_settings, usable_threads
 
 # What draws a report: other versions may draw it differently.

@@ -21,7 +21,7 @@ from mechheads.gating.contrast import Contrast
 from mechheads.gating.experiment import Gating
 from mechheads.jobs.gating import make_prompts, sides_of
 from mechheads.jobs.run import Session
-from mechheads.verifying.comparison import compare_values
+from mechheads.verifying.differences import compare_values
 from mechheads.verifying.rerun import repeat
 from tasks.contrasts import read_contrasts
 

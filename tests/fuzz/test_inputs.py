@@ -41,7 +41,7 @@ from mechheads.scoring.effects_table import read_effects
 from mechheads.sweeping.cells import INPUTS, CellRun, look, rows_in
 from mechheads.sweeping.grid import Cell, from_file
 from mechheads.sweeping.overview import write_overview
-from mechheads.verifying.comparison import compare_values
+from mechheads.verifying.differences import compare_values
 from mechheads.verifying.trust import Allowed, trusted_settings
 from tasks import questions
 from tasks.files import from_file as task_file

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mechheads.gating.ablation import Ablation
+from mechheads.gating.ablation_curves import Ablation
 from mechheads.gating.figures import LINES, draw_ablations
 from mechheads.scoring.gate_roles import ROLES
 

@@ -20,7 +20,7 @@ from mechheads.engine.interventions import Replace
 from mechheads.engine.select import engine_for
 from mechheads.filler.insertion import make
 from mechheads.filler.redistribution import arm
-from mechheads.filler.weights import measure_attention
+from mechheads.filler.average_attention import measure_attention
 from mechheads.masking.experiment import mask_tasks
 from mechheads.metrics import METRICS, text
 from mechheads.models.configs import NO_BOS

@@ -12,7 +12,7 @@ from mechheads.discover import discover
 from mechheads.errors import MechheadsError
 from mechheads.runs.folder import RESULT, Record, signature
 from mechheads.verify import verify
-from mechheads.verifying.comparison import compare_files, compare_values
+from mechheads.verifying.differences import compare_files, compare_values
 
 
 @pytest.fixture(scope="module")

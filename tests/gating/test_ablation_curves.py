@@ -8,7 +8,7 @@ from gate_cases import gates_of, marys, planted_gates, planted_roles
 from pairs import random_pairs
 
 from mechheads.errors import MechheadsError
-from mechheads.gating.ablation import ablate, grid, masks
+from mechheads.gating.ablation_curves import ablate, grid, masks
 from mechheads.scoring.gate_fitting import FitSettings, make_minibatches
 
 

@@ -10,7 +10,7 @@ from mechheads.errors import MechheadsError
 from mechheads.filler.accuracy import ask
 from mechheads.filler.insertion import make
 from mechheads.filler.mechanism import late_weights
-from mechheads.filler.weights import (
+from mechheads.filler.average_attention import (
     Attention,
     aligned,
     all_weights,
