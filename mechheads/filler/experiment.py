@@ -12,10 +12,10 @@ from mechheads.prompts import Question, Questions
 from mechheads.runs.result import Result
 
 from .accuracy import Accuracies, Answers, ask, ask_tokens
+from .average_attention import Attention, aligned, measure_attention
 from .conditions import Design, values_of
 from .insertion import Inserted, instructed, make, shared_places
 from .redistribution import arm
-from .average_attention import Attention, aligned, measure_attention
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,8 +6,8 @@ from mechheads.heads import name_of
 from mechheads.reports.theme import COLORS, band, escaped, labels, styled
 
 from .accuracy import Accuracies
-from .experiment import Filler
 from .average_attention import Attention
+from .experiment import Filler
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -10,9 +10,9 @@ from mechheads.reports.run import write_reports
 from mechheads.runs.folder import Record, write_table
 
 from .accuracy import Accuracies
+from .average_attention import COLUMNS, Attention
 from .experiment import Filler
 from .figures import NAMES, draw_change
-from .average_attention import COLUMNS, Attention
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,6 @@ import torch
 
 from mechheads.errors import MechheadsError
 from mechheads.filler.accuracy import ask
-from mechheads.filler.insertion import make
-from mechheads.filler.mechanism import late_weights
 from mechheads.filler.average_attention import (
     Attention,
     aligned,
@@ -19,6 +17,8 @@ from mechheads.filler.average_attention import (
     sinks_of,
     total_change,
 )
+from mechheads.filler.insertion import make
+from mechheads.filler.mechanism import late_weights
 
 
 def test_length_0_is_none(mini, questions):

@@ -18,9 +18,9 @@ from mechheads.engine.direct import DirectEngine
 from mechheads.engine.hooked import HookedEngine
 from mechheads.engine.interventions import Replace
 from mechheads.engine.select import engine_for
+from mechheads.filler.average_attention import measure_attention
 from mechheads.filler.insertion import make
 from mechheads.filler.redistribution import arm
-from mechheads.filler.average_attention import measure_attention
 from mechheads.masking.experiment import mask_tasks
 from mechheads.metrics import METRICS, text
 from mechheads.models.configs import NO_BOS

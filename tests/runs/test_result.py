@@ -11,9 +11,9 @@ import mechheads
 import tasks
 from mechheads.errors import MechheadsError
 from mechheads.filler.accuracy import Accuracies, ask
+from mechheads.filler.average_attention import measure_attention
 from mechheads.filler.experiment import Filler
 from mechheads.filler.insertion import make
-from mechheads.filler.average_attention import measure_attention
 from mechheads.gating.contrast import Side, run_contrasts
 from mechheads.gating.experiment import Gating, gate_task
 from mechheads.masking.experiment import mask_tasks
