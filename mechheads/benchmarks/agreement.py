@@ -32,7 +32,7 @@ from mechheads.scoring.gate_fitting import FitSettings
 from tasks.questions import make_questions
 
 METHODS = ("patch", "attribution", "ig")
-NAMES = "Tom,Tim,Ben,Sam,Max,Sue,Jack,Anna,Lucy,Bob,Amy,Leo"  # words of one token in small models
+NAMES = "Tom,Tim,Ben,Sam,Max,Sue,Jack,Anna,Lucy,Bob,Amy"  # single tokens of small models too
 
 
 def measure(name: str, backend: str, n: int = 8) -> dict[str, Tensor]:
@@ -49,8 +49,8 @@ def measure(name: str, backend: str, n: int = 8) -> dict[str, Tensor]:
     found["curve"] = curve.values
     fit = FitSettings(seeds=2, updates=4, batch=4)
     found["gates"] = mechheads.fit_gates(model, ranking, fit, quiet=True).effects
-    questions = make_questions("retrieval", model, n=24)[0].only(range(8))
-    ranked, asked = questions.split_at(4)
+    questions = make_questions("retrieval", model, n=64)[0]
+    ranked, asked = questions.only(range(8)).split_at(4)
     split = QuestionSplit((ranked,), (asked,))
     own = {"k": "4", "draws": 2, "max_tokens": 3, "method": "attribution", "quiet": True}
     masked = mask_tasks(model, split, [text.find("exact"), text.find("chrf")], **own)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from mechheads.errors import MechheadsError
 from .encoder import Encoder
 
 ENDLESS = 2**31  # tokens
+KEPT = 50_000  # words and sentences whose tokens are kept: tasks ask for the same ones again
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def tokenizer_lexicon(tokenizer: Any, name: str) -> Lexicon:
     """How a Hugging Face tokenizer splits mid-sentence text."""
     before = tuple(tokenizer.encode("The", add_special_tokens=False))
 
+    @lru_cache(maxsize=KEPT)
     def split(text: str) -> tuple[int, ...]:
         ids = tuple(tokenizer.encode(f"The{text}", add_special_tokens=False))
         if ids[: len(before)] == before:

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,15 @@ def attempt(name: str, words: list[str], place: Path) -> tuple[int, str, float]:
     text = said.read_text(errors="replace") if said.exists() else ""
     code = os.waitstatus_to_exitcode(ended[1])
     return (1 if "Traceback" in text else code), text, time.monotonic() - start
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Import what the commands import late, or every fork would do so again."""
+    for job in ("discovery", "comparison", "gating", "masking", "filler", "sparsify", "train_mini"):
+        import_module(f"mechheads.jobs.{job}")
+    for room in ("training.pretraining", "training.sparsification", "gating", "masking", "filler"):
+        import_module(f"mechheads.{room}")
 
 
 @pytest.fixture(scope="module")
