@@ -74,7 +74,7 @@ def compare(one: Path, other: Path) -> None:
 def main(words: list[str]) -> None:
     """`measure MODEL BACKEND FILE` or `compare FILE FILE`."""
     if len(words) == 4 and words[0] == "measure":
-        save_file(measure(*words[1:3]), words[3])
+        save_file(measure(words[1], words[2]), words[3])
     elif len(words) == 3 and words[0] == "compare":
         compare(Path(words[1]), Path(words[2]))
     else:
