@@ -23,8 +23,9 @@ from mechheads.runs.result import Result
 from mechheads.scoring.statistics import resample
 
 from .circuit import Circuit
-from .curve import Curve, MeasuredCurve, needed
+from .curve import Curve
 from .discovery import Discovery
+from .measured import MeasuredCurve
 from .ratios import Ratio, labels_of, names_of, ratio, ratio_frame, which_needs_fewer
 from .search import check_search
 
@@ -292,7 +293,7 @@ def _architecture(found: Discovery) -> str:
 def _task(one: Discovery, two: Discovery, threshold: float) -> TaskComparison:
     sides = [ModelCurve(found.curve, _edges(found), found.sparse) for found in (one, two)]
     counts = [side.curve.needed(threshold) for side in sides]
-    drawn = [needed(side.curve.resampled(), threshold) for side in sides]
+    drawn = [side.curve.needed_draws(threshold) for side in sides]
     edges = [float(side.edges[n].mean()) for side, n in zip(sides, counts, strict=True)]
     drawn_edges = [_drawn_edges(side, n) for side, n in zip(sides, drawn, strict=True)]
     circuits = [side.curve.circuit(n) for side, n in zip(sides, counts, strict=True)]

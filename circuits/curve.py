@@ -11,6 +11,8 @@ rule, and ranks the heads differently for each of its numbers:
 - CMD, the area between f and 1, of the ranking by size (it rewards heads that matter, either way).
 Ours beside them, `area_under` and `area_from_1`, are both of the ranking that the curve draws. MIB
 also ranks MLPs and the input, or edges; here only heads are ranked, and everything else is kept.
+
+With many heads f is measured at some k, so chosen that N is exact (`circuits.points`).
 """
 
 import random
@@ -30,69 +32,37 @@ from mechheads.errors import MechheadsError
 from mechheads.heads import read_heads
 from mechheads.metrics import MetricLike
 from mechheads.models.model import Model, model_name, shape_of
+from mechheads.progress import bar
 from mechheads.prompts import Prompts, check_given
-from mechheads.runs.result import Result
 from mechheads.scoring.effects import HeadEffects
-from mechheads.scoring.statistics import bootstrap, ends, resample, standard_error
+from mechheads.scoring.statistics import ends
 
 from .circuit import Circuit, Head
+from .measured import (
+    MeasuredCurve,
+    check_gap,
+    explained,
+    mib_area,
+    needed,
+    resampled_shares,
+)
+from .points import (
+    AUTO,
+    SHARES,
+    curve_points,
+    may_be_missed,
+    mib_counts,
+    points_to_add,
+    random_points,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-# Shares of all heads at which MIB measures f.
-SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-# Relative differences below this are rounding errors of float32.
-ROUNDING = 1e-5
-
-
-class MeasuredCurve(Result):
-    """What the curves of heads and of edges share: the metric of every prompt at every point."""
-
-    task: str
-    metric: str
-    settings: Mapping[str, Any]
-    values: Float[Tensor, "point prompt"]
-
-    @property
-    def explained(self) -> Float[Tensor, " point"]:
-        """f at every point, from none to all."""
-        return explained(self.values.mean(1))
-
-    def resampled(self, seed: int = 0) -> Float[Tensor, "draw point"]:
-        """f of bootstrap samples of the prompts."""
-        n = self.values.shape[1]
-        means = (resample(n, seed) @ self.values.T) / n
-        return explained(means)
-
-    def interval(
-        self, level: float = 0.95
-    ) -> tuple[Float[Tensor, " point"], Float[Tensor, " point"]]:
-        """Interval of f over prompts (symmetric bootstrap-t of `explained_by_prompt`)."""
-        return bootstrap(explained_by_prompt(self.values).T, level)
-
-    @property
-    def gap(self) -> tuple[float, float]:
-        """The effect to explain, metric with all kept less none, and its standard error."""
-        gaps = self.values[-1] - self.values[0]
-        return float(gaps.mean()), float(standard_error(gaps))
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """A warning if the effect to explain may be chance: shares of it then mean nothing."""
-        gap, error = self.gap
-        if abs(gap) > 2 * error:
-            return ()
-        return (
-            f"The effect to explain on {self.task} is {gap:.3g} ± {error:.3g} (standard error), "
-            "which may be 0: shares of it mean nothing. Use more prompts or another metric.",
-        )
-
-
 @dataclass(frozen=True)
 class Curve(MeasuredCurve):
-    """The metric of every prompt with the first k heads of the ranking kept, for every k.
+    """The metric of every prompt with the first k heads of the ranking kept, for each k in `at`.
 
     `random_explained` is f of random rankings at the head counts `random_at`. `by_sign` and
     `by_size` are the metric with MIB's shares of the heads kept, ranked by signed effect and by
@@ -103,8 +73,9 @@ class Curve(MeasuredCurve):
     model: str
     metric: str
     ranking: tuple[Head, ...]
-    values: Float[Tensor, "k prompt"]
-    random_explained: Float[Tensor, "draw point"]
+    at: tuple[int, ...]
+    values: Float[Tensor, "point prompt"]
+    random_explained: Float[Tensor, "draw random_point"]
     random_at: tuple[int, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     by_sign: Float[Tensor, "share judged"] | None = None
@@ -116,19 +87,38 @@ class Curve(MeasuredCurve):
         layers = [layer for layer, _ in self.ranking]
         if len(set(self.ranking)) < len(self.ranking) or min(min(h) for h in self.ranking) < 0:
             raise ValueError(f"the ranking of {len(layers)} heads has one twice, or below 0")
-        points = self.random_at
-        if (
-            len(self.values) != len(self.ranking) + 1
-            or len(points) != self.random_explained.shape[1]
+        for points, measured in (
+            (self.at, len(self.values)),
+            (self.random_at, self.random_explained.shape[1]),
         ):
-            raise ValueError("its points do not match its ranking")
-        if list(points) != sorted(set(points)) or (points[0], points[-1]) != (0, len(layers)):
-            raise ValueError("its random rankings were measured at impossible points")
+            if len(points) != measured:
+                raise ValueError("its points do not match its values")
+            if list(points) != sorted(set(points)) or (points[0], points[-1]) != (0, len(layers)):
+                raise ValueError("it was measured at impossible points")
+        if not set(mib_counts(len(layers))) <= set(self.at):
+            raise ValueError("it lacks some of MIB's shares")
         for part in (self.by_sign, self.by_size):
             if part is not None and part.shape != (len(SHARES), self.values.shape[1]):
                 raise ValueError("MIB's shares were measured on other prompts, or not all of them")
         if self.settings.get("replacement") not in REPLACEMENTS:
             raise ValueError("its settings lack the replacement")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Also if the threshold may be reached at a k that was not measured."""
+        threshold = float(self.settings.get("threshold", 0.9))
+        if not may_be_missed(self.at, self.explained, threshold):
+            return super().warnings
+        return (
+            *super().warnings,
+            f"The curve on {self.task} goes up and down below {threshold:.0%}, and may reach it "
+            f"with fewer than {self.needed(threshold)} heads between the {len(self.at)} points "
+            "that were measured. Measure all of them with --points all.",
+        )
+
+    def explained_at(self, k: int) -> float:
+        """f(k), linearly interpolated where it was not measured."""
+        return float(np.interp(k, self.at, self.explained.numpy()))
 
     def random_band(self, level: float = 0.95) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, low and high of f(k) over the random rankings, linearly interpolated."""
@@ -157,8 +147,17 @@ class Curve(MeasuredCurve):
         )
 
     def needed(self, threshold: float = 0.9, *, stays: bool = False) -> int:
-        """The smallest k at which f reaches the threshold, or from which it stays there."""
-        return int(needed(self.explained[None], threshold, stays=stays)[0])
+        """The smallest k at which f reaches the threshold, or from which it stays there.
+
+        Exact for the threshold that the curve was measured for; else the smallest measured k.
+        """
+        return int(needed(self.explained[None], threshold, self.at, stays=stays)[0])
+
+    def needed_draws(
+        self, threshold: float = 0.9, *, stays: bool = False
+    ) -> Float[Tensor, " draw"]:
+        """`needed` in bootstrap samples of the prompts."""
+        return needed(self.resampled(), threshold, self.at, stays=stays)
 
     def circuit(self, k: int) -> Circuit:
         """The first k heads."""
@@ -170,7 +169,7 @@ class Curve(MeasuredCurve):
         self, threshold: float = 0.9, *, stays: bool = False, level: float = 0.95
     ) -> tuple[float, float]:
         """Bootstrap interval of `needed`, over prompts."""
-        low, high = ends(needed(self.resampled(), threshold, stays=stays), level)
+        low, high = ends(self.needed_draws(threshold, stays=stays), level)
         return float(low), float(high)
 
     @property
@@ -210,28 +209,29 @@ class Curve(MeasuredCurve):
     def _at_shares(self, other: Tensor | None) -> Float[Tensor, " share"]:
         """f at MIB's shares, of another ranking or of this one."""
         if other is None:
-            return self.explained[mib_counts(len(self.ranking))]
+            return self.explained[[self.at.index(k) for k in mib_counts(len(self.ranking))]]
         none, whole = self.values[0].mean(), self.values[-1].mean()
         return explained(torch.stack([none, *other.mean(1), whole]))[1:-1]
 
     def frame(self) -> "pd.DataFrame":
-        """k, layer, head, explained with its interval, and the same for random rankings."""
+        """k, the head that is added last, explained with its interval, and random rankings."""
         import pandas as pd
 
         low, high = self.interval()
         mean, random_low, random_high = self.random_band()
         heads = [(None, None), *self.ranking]
+        heads, rows = [heads[k] for k in self.at], list(self.at)
         return pd.DataFrame(
             {
-                "k": range(len(heads)),
+                "k": rows,
                 "layer": pd.array([layer for layer, _ in heads], dtype="Int64"),
                 "head": pd.array([head for _, head in heads], dtype="Int64"),
                 "explained": self.explained.numpy(),
                 "ci_low": low.numpy(),
                 "ci_high": high.numpy(),
-                "random_mean": mean.numpy(),
-                "random_low": random_low.numpy(),
-                "random_high": random_high.numpy(),
+                "random_mean": mean[rows].numpy(),
+                "random_low": random_low[rows].numpy(),
+                "random_high": random_high[rows].numpy(),
             }
         )
 
@@ -243,15 +243,16 @@ def explained_effect_curve(
     metric: MetricLike | None = None,
     *,
     replacement: str = "corrupt",
+    threshold: float = 0.9,
+    points: int | str = AUTO,
     draws: int = 10,
-    points: int = 9,
     also: Sequence[int] = (),
     signed: bool = False,
     seed: int = 0,
     budget: int | None = None,
     quiet: bool = False,
 ) -> Curve:
-    """Keep the first k heads of a ranking, for every k, and measure what they explain.
+    """Keep the first k heads of a ranking, for growing k, and measure what they explain.
 
     Args:
         model: what `mechheads.load` returns
@@ -260,18 +261,20 @@ def explained_effect_curve(
             CPR and CMD need effects: of a ranking alone, both are its own areas
         metric: a name in `mechheads.METRICS`, or your own function; default: the task's own
         replacement: what replaces heads not kept: "corrupt", "zero", "mean" or "position_mean"
+        threshold: the share of the effect around which every k is measured
+        points: at how many k to measure: "auto" for every k up to 64 heads and about 60 of more,
+            "all", or a number; more are added where f may first reach the threshold
         draws: number of random rankings to compare with
-        points: number of evenly spaced k at which random rankings are measured, plus MIB's shares
-        also: further head counts at which random rankings are measured
+        also: further head counts to measure
         signed: rank HeadEffects by the signed effect instead of its size
         seed: seed of the random rankings
         budget: tokens per pass, which bounds memory; default: chosen for the device
         quiet: show no progress bar
 
     Returns:
-        Curve: f(k) from 0 (no heads) to 1 (all heads). Costs a pass per k and per point of a random
-        ranking, less what nested subsets share. MIB's numbers need both rankings: the one not drawn
-        is measured at MIB's ten shares alone.
+        Curve: f(k) from 0 (no heads) to 1 (all heads). Costs a pass per point, less what nested
+        subsets share, and about as many for all random rankings together. MIB's numbers need both
+        rankings: the one not drawn is measured at MIB's ten shares alone.
 
     >>> import circuits, mechheads, tasks
     >>> model = mechheads.load("mini")
@@ -297,110 +300,62 @@ def explained_effect_curve(
             f"A ranking for {model_name(model)} must have each of its {len(every)} heads once."
         )
     check_draws(draws)
-    if points < 2:
-        raise MechheadsError(f"points must be 2 or more, got {points}.")
-    rng = random.Random(seed)
-    at = sorted({*random_points(len(every), points), *also})
-    if not 0 <= at[0] <= at[-1] <= len(every):
+    counts = sorted({*curve_points(len(every), points), *also})
+    if not 0 <= counts[0] <= counts[-1] <= len(every):
         raise MechheadsError(f"also takes numbers of heads from 0 to {len(every)}, got {also}.")
+    random_at = sorted({*random_points(len(every), len(counts), draws), *also})
+    rng = random.Random(seed)
     orders = [rng.sample(every, len(every)) for _ in range(draws)]
     shares = mib_counts(len(every))
-    keep = [
-        nested(ranking, layers, heads),
-        *(nested(order, layers, heads)[at] for order in orders),
-        *(nested(other, layers, heads)[shares] for other in rankings),
-    ]
-    values = measure_subsets(
-        model, prompts, torch.cat(keep), metric, replacement=replacement, budget=budget, quiet=quiet
-    )
-    sizes = [len(every) + 1, draws * len(at), *[len(shares)] * len(rankings)]
-    own, others, *mib = values.split(sizes)
-    check_gap(model, prompts, own[0], own[-1])
+    masks, others = nested(ranking, layers, heads), rankings[1:] if signed else rankings[:1]
+
+    def measured(keep: Tensor) -> Tensor:
+        return measure_subsets(
+            model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=quiet
+        )
+
+    with bar(10, "Curve", quiet) as progress:
+        keep = [
+            masks[counts],
+            *(nested(order, layers, heads)[random_at] for order in orders),
+            *(nested(other, layers, heads)[shares] for other in others),
+        ]
+        with progress.part(9):
+            found = measured(torch.cat(keep)).split(
+                [len(counts), draws * len(random_at), *[len(shares)] * len(others)]
+            )
+        values = dict(zip(counts, found[0], strict=True))
+        check_gap(model, prompts, values[0], values[len(every)])
+        most = 2 * len(counts)
+        while len(values) < most and (more := _more(values, threshold)):
+            with progress.part(0):
+                values |= dict(zip(more, measured(masks[more]), strict=True))
+    at = sorted(values)
+    own = torch.stack([values[k] for k in at])
+    mib = [torch.stack([values[k] for k in shares]), *(part.clone() for part in found[2:])]
+    mib = mib if signed else mib[::-1]
     return Curve(
         prompts.task,
         model_name(model),
         metrics.choose(metric, prompts).name,
         tuple(ranking),
-        own,
-        explained(others.mean(1).unflatten(0, (draws, len(at)))),
         tuple(at),
-        {"replacement": replacement, "draws": draws, "seed": seed},
-        *(part.clone() for part in mib),
+        own,
+        explained(found[1].mean(1).unflatten(0, (draws, len(random_at)))),
+        tuple(random_at),
+        {"replacement": replacement, "draws": draws, "seed": seed, "threshold": threshold},
+        *(mib if rankings else ()),
     )
 
 
-def check_gap(
-    model: Model, prompts: Prompts, none: Float[Tensor, " prompt"], whole: Float[Tensor, " prompt"]
-) -> None:
-    """Raise an error if there is no effect to explain."""
-    if not has_gap(none, whole):
-        raise MechheadsError(
-            f"{model_name(model)} scores the same on {prompts.task} with all heads and with "
-            f"none ({whole.mean():.7g} and {none.mean():.7g}), so there is nothing to explain. "
-            "Use another task, metric or replacement."
-        )
-
-
-def has_gap(none: Float[Tensor, " prompt"], whole: Float[Tensor, " prompt"]) -> bool:
-    """Whether the metric with all heads differs from that with none by more than rounding."""
-    if not bool(none.isfinite().all() and whole.isfinite().all()):
-        return False
-    size = float(torch.maximum(none.abs(), whole.abs()).mean())
-    return abs(float((whole - none).mean())) > ROUNDING * size
-
-
-def random_points(heads: int, points: int) -> list[int]:
-    """`points` evenly spaced head counts from none to all, plus MIB's shares."""
-    even = {round(i * heads / (points - 1)) for i in range(points)}
-    return sorted(even | set(mib_counts(heads)))
-
-
-def mib_counts(heads: int) -> list[int]:
-    """MIB's shares of the heads, each rounded down to whole heads."""
-    return [int(share * heads) for share in SHARES]
+def _more(values: Mapping[int, Float[Tensor, " prompt"]], threshold: float) -> list[int]:
+    """The k to measure next; none if N and its interval are exact."""
+    at = sorted(values)
+    rows = torch.stack([values[k] for k in at])
+    return points_to_add(at, explained(rows.mean(1)), resampled_shares(rows), threshold)
 
 
 def check_draws(draws: int) -> None:
     """Raise an error if there are too few random rankings for a band."""
     if draws < 2:
         raise MechheadsError(f"--draws takes 2 or more random rankings, got {draws}.")
-
-
-def explained(
-    means: Float[Tensor, "*draw k"], none: int = 0, whole: int = -1
-) -> Float[Tensor, "*draw k"]:
-    """f from the mean metric; `none` and `whole` index the means with no heads and all heads."""
-    bottom, top = means[..., none, None], means[..., whole, None]
-    return (means - bottom) / (top - bottom)
-
-
-def explained_by_prompt(
-    values: Float[Tensor, "k prompt"], none: int = 0, whole: int = -1
-) -> Float[Tensor, "k prompt"]:
-    """f as a mean over prompts: their mean is f, and they spread as f does between samples.
-
-    f is a ratio of two means; this is its linearisation (delta method) at the measured means.
-    """
-    gains = values - values[none]
-    share, gap = explained(values.mean(1), none, whole), gains[whole].mean()
-    return share[:, None] + (gains - share[:, None] * gains[whole]) / gap
-
-
-def needed(
-    curves: Float[Tensor, "draw k"], threshold: float, *, stays: bool = False
-) -> Float[Tensor, " draw"]:
-    """For each curve, the smallest k that reaches the threshold, or from which it stays there.
-
-    The last k if none does; NaN if the curve is not finite.
-    """
-    above = curves >= threshold - 1e-6
-    above[:, -1] = True
-    if stays:
-        above = above.flip(1).cummin(1).values.flip(1)
-    found = above.float().argmax(1).float()
-    return found.where(curves.isfinite().all(1), torch.nan)
-
-
-def mib_area(at_shares: Float[Tensor, " share"]) -> float:
-    """Trapezoid rule over MIB's shares of the heads."""
-    return float(torch.trapezoid(at_shares, torch.tensor(SHARES)))

@@ -18,8 +18,9 @@ from mechheads.scoring.edge_attribution import EdgeEffects
 from mechheads.scoring.effects import HeadEffects
 
 from .circuit import Circuit, Head
-from .curve import Curve, needed
+from .curve import Curve
 from .literature import published_for
+from .measured import needed
 from .validation import Faithfulness
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Discovery(Result):
         clean = self.evaluation.clean
         judged = self.faithfulness.headline
         others = {
-            "explained_by_top": float(self.curve.explained[self.size]),
+            "explained_by_top": self.curve.explained_at(self.size),
             "explained_by_random": float(self.curve.random_curves[:, self.size].mean()),
         }
         return {

@@ -41,8 +41,9 @@ from mechheads.scoring.effects_table import EffectsTable, parse_effects, read_ef
 from mechheads.scoring.registry import find, score_heads
 
 from .circuit import Head
-from .curve import SHARES, check_draws, explained_effect_curve, random_points
+from .curve import check_draws, explained_effect_curve
 from .discovery import GIVEN, Discovery, Examples, Sample, size_of
+from .points import AUTO, SHARES, check_points, curve_points, random_points
 from .search import check_search, search_heads, search_passes
 from .stability import resampled_overlap
 from .validation import as_circuit, faithfulness
@@ -66,6 +67,7 @@ def discover(
     signed: bool = False,
     direction: str = "noising",
     replacement: str = "corrupt",
+    points: int | str = AUTO,
     draws: int = 10,
     seed: int = 0,
     budget: int | None = None,
@@ -91,6 +93,8 @@ def discover(
         signed: rank by the signed effect instead of its size
         direction: "noising" or "denoising", for methods that have a direction
         replacement: what replaces heads not kept: "corrupt", "zero", "mean" or "position_mean"
+        points: at how many k to measure the curve: "auto" for every k up to 64 heads and about 60
+            of more, "all", or a number; more are added where it may first reach the threshold
         draws: number of random rankings to compare with
         seed: seed of the random rankings
         budget: tokens per pass, which bounds memory; default: chosen for the device
@@ -102,7 +106,8 @@ def discover(
 
     Returns:
         Discovery: the effects, the explained-effect curve, the circuit, and how faithful, complete
-        and minimal it is. Costs the method plus a pass for each of 1 + heads + 10 * draws subsets.
+        and minimal it is. Costs the method plus a pass for each point of the curve, and about as
+        many for the random rankings.
 
     >>> import circuits, mechheads, tasks
     >>> model = mechheads.load("mini")
@@ -112,7 +117,7 @@ def discover(
     True
     """
     ranking_prompts, judging = in_halves(model, prompts, test)
-    check_settings(metric=metric, search=search, threshold=threshold, draws=draws)
+    check_settings(metric=metric, search=search, threshold=threshold, points=points, draws=draws)
     if replacement not in WHOLE:
         raise unknown("replacement", replacement, WHOLE)
     every = shape_of(model).layers * shape_of(model).heads
@@ -133,7 +138,7 @@ def discover(
         scoring = _options(method, given | shared) | dict(options or {})
         ranked = float(find(method).passes(every, len(ranking_prompts), scoring))
     tested_heads = k if own is None else len(own)
-    weights = _weights(shape_of(model).grid, *sizes, ranked, draws, tested_heads, search)
+    weights = _weights(shape_of(model).grid, *sizes, ranked, points, draws, tested_heads, search)
     with stages("discover", weights, quiet) as progress:
         with progress.stage("Evaluating"):
             evaluation = evaluate(model, judging, metric, quiet=quiet)
@@ -147,6 +152,7 @@ def discover(
         with progress.stage("Measuring the curve"):
             also = () if own is None else (size_of(own),)
             drawn: dict[str, Any] = {"draws": draws, "also": also, "signed": signed, "seed": seed}
+            drawn |= {"threshold": threshold, "points": points}
             curve = explained_effect_curve(model, judging, effects, metric, **drawn, **masked)
         with progress.stage("Choosing heads"):
             if own is not None:
@@ -225,6 +231,7 @@ def _weights(
     ranking: int,
     judging: int,
     ranked: float,
+    points: int | str,
     draws: int,
     k: int | None,
     search: str,
@@ -234,7 +241,8 @@ def _weights(
     Subsets of heads share passes, and rerun only the end of the prompts.
     """
     layers, every = grid[0], grid[0] * grid[1]
-    subsets = 1 + every + draws * len(random_points(every, 9)) + len(SHARES)
+    own = len(curve_points(every, points))
+    subsets = own + draws * len(random_points(every, own, draws)) + len(SHARES)
     searched = 0.0 if search == "top" else ranking * search_passes(search, every)
     return {
         "Evaluating": 2.0 * judging,
@@ -249,12 +257,18 @@ def _weights(
 
 
 def check_settings(
-    *, metric: MetricLike | None = None, search: str = "top", threshold: float = 0.9, draws: int = 2
+    *,
+    metric: MetricLike | None = None,
+    search: str = "top",
+    threshold: float = 0.9,
+    points: int | str = AUTO,
+    draws: int = 2,
 ) -> None:
     """Raise an error that names what is unknown or out of range; needs no model."""
     if metric is not None:
         metrics.find(metric)
     check_search(search, threshold)
+    check_points(points)
     check_draws(draws)
 
 

@@ -28,10 +28,10 @@ def draw_curve(curve: Curve, threshold: float = 0.9) -> "go.Figure":
     figure = draw_explained(
         curve.frame(),
         len(curve.random_explained),
-        ["none", *(name_of(*head) for head in curve.ranking)],
+        [["none", *(name_of(*head) for head in curve.ranking)][k] for k in curve.at],
         ("k = %{x}", "k = %{x}, adds %{customdata}"),
         (threshold, needed),
-        f"{threshold:.0%} with {needed} heads ({float(curve.explained[needed]):.0%})",
+        f"{threshold:.0%} with {needed} heads ({curve.explained_at(needed):.0%})",
     )
     figure.update_xaxes(title_text="heads kept (k), in ranking order", rangemode="tozero")
     return figure.update_yaxes(title_text="explained effect f(k)")
@@ -164,7 +164,8 @@ def draw_comparison(comparison: Comparison, *, edges: bool = False) -> "go.Figur
         )
         for side, label, color, dash in sides:
             frame = side.curve.frame()
-            x = side.edges.mean(1).numpy() if edges else frame["k"].to_numpy()
+            x = frame["k"].to_numpy()
+            x = side.edges.mean(1).numpy()[x] if edges else x
             x = 100 * x / x.max() if share else x
             model = escaped(side.curve.model)
             name = model if model == label else f"{label}: {model}"

@@ -14,6 +14,7 @@ from mechheads.runs.folder import Record, write_table
 
 from .circuit import Head, auroc
 from .comparison import Comparison
+from .curve import Curve
 from .discovery import GIVEN, Discovery, Examples
 from .figures import draw_sample
 from .literature import published_for
@@ -172,6 +173,17 @@ def _about_types(found: Discovery) -> str:
     return " Type: from attention on repeated random tokens (weight of 0.4 or more)."
 
 
+def _measured_at(curve: Curve) -> str:
+    """At how many k the curve was measured, if not at all of them."""
+    points, every = len(curve.at), len(curve.ranking) + 1
+    if points == every:
+        return ""
+    return (
+        f" Measured at {points} of {every} k (the dots), more closely where the threshold is first "
+        "reached; lines join them."
+    )
+
+
 def _about_curve(found: Discovery) -> str:
     """What the curve is, and what the star is if a circuit was given."""
     replaced = found.curve.settings["replacement"].replace("_", " ")
@@ -184,7 +196,7 @@ def _about_curve(found: Discovery) -> str:
     return (
         f"Share of the {label_of(found.curve.metric)} recovered when only the first k heads of the "
         f"ranking are kept and all others are replaced ({replaced}). Measured on "
-        f"{found.curve.values.shape[1]} {others}{star}"
+        f"{found.curve.values.shape[1]} {others}{star}{_measured_at(found.curve)}"
     )
 
 
@@ -329,7 +341,7 @@ def _next_to(found: Discovery) -> dict[str, str]:
     mean, low, high = (values[size].item() for values in found.curve.random_band())
     heads = "head" if size == 1 else f"{size} heads"
     return {
-        f"Explained by the first {heads} of the ranking": f"{found.curve.explained[size]:.1%}",
+        f"Explained by the first {heads} of the ranking": f"{found.curve.explained_at(size):.1%}",
         f"Explained by {'a' if size == 1 else size} random head{'s' * (size != 1)}": (
             f"{mean:.1%} (95% of {draws} draws: {low:.1%} to {high:.1%})"
         ),

@@ -21,7 +21,7 @@ from mechheads.progress import bar, stages
 from mechheads.prompts import Prompts
 
 from .circuit import Head
-from .curve import explained, needed
+from .measured import explained, needed
 
 # f of each of the given sets of heads.
 Explains = Callable[[Sequence[Sequence[Head]]], list[float]]

@@ -24,7 +24,7 @@ from mechheads.runs.result import Result
 from mechheads.scoring.statistics import bootstrap
 
 from .circuit import Circuit, Head
-from .curve import check_gap, explained, explained_by_prompt
+from .measured import check_gap, explained, explained_by_prompt
 
 if TYPE_CHECKING:
     import pandas as pd

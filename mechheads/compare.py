@@ -22,6 +22,7 @@ def compare(
     threshold: float = 0.9,
     signed: bool = False,
     replacement: Literal["corrupt", "zero", "mean", "position_mean"] = "corrupt",
+    points: str = "auto",
     draws: int = 10,
     out: str = "runs",
     loading: ModelOptions = ModelOptions(),
@@ -53,6 +54,8 @@ def compare(
         threshold: fraction of the effect that a circuit must explain
         signed: rank by the signed effect, not its magnitude
         replacement: what replaces the heads not kept: corrupt, zero, mean or position_mean
+        points: at how many numbers of heads to measure the curve: auto (every one up to 64 heads,
+            about 60 of more), all, or a number; more are added around --threshold
         draws: number of random rankings to compare with
         out: parent folder of the run folders
         loading: how the models are loaded

@@ -28,6 +28,7 @@ def discover(
     signed: bool = False,
     direction: Literal["noising", "denoising"] = "noising",
     replacement: Literal["corrupt", "zero", "mean", "position_mean"] = "corrupt",
+    points: str = "auto",
     draws: int = 10,
     out: str = "runs",
     loading: ModelOptions = ModelOptions(),
@@ -71,6 +72,8 @@ def discover(
         signed: rank by the signed effect, not its magnitude; misleading where heads are dead
         direction: noising (break the clean run) or denoising (restore the corrupted run)
         replacement: what replaces the heads not kept: corrupt, zero, mean or position_mean
+        points: at how many numbers of heads to measure the curve: auto (every one up to 64 heads,
+            about 60 of more), all, or a number; more are added around --threshold
         draws: number of random rankings to compare with
         out: parent folder of the run folders
         loading: how the models are loaded

@@ -24,15 +24,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuits.curve import (
-    SHARES,
-    MeasuredCurve,
-    check_draws,
-    check_gap,
-    explained,
-    mib_area,
-    mib_counts,
-)
+from circuits.curve import check_draws
+from circuits.measured import MeasuredCurve, check_gap, explained, mib_area
+from circuits.points import SHARES, TOLERANCE, mib_counts
 from circuits.search import check_search
 from mechheads import metrics
 from mechheads.engine.edge_graph import EdgeGraph
@@ -49,8 +43,6 @@ from mechheads.scoring.statistics import ends
 if TYPE_CHECKING:
     import pandas as pd
 
-# Rounding errors of f below this do not count.
-TOLERANCE = 1e-6
 # Random rankings are measured at these shares too: most of them rise late.
 LATE = (0.3, 0.7, 0.8, 0.9, 0.95)
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from circuits.circuit import Head
-from circuits.curve import SHARES
 from circuits.discovery import Examples
 from circuits.experiment import WHOLE, check_settings, examples_of, in_halves
+from circuits.points import SHARES
 from mechheads.engine.edge_subsets import graph_of
 from mechheads.errors import MechheadsError, unknown
 from mechheads.heads import name_of

@@ -45,7 +45,9 @@ def measure(name: str, backend: str, n: int = 8) -> dict[str, Tensor]:
         found[method] = mechheads.score_heads(model, ranking, method, quiet=True).values
     layers, heads = found["patch"].shape[1:]
     order = [(layer, head) for head in range(heads) for layer in range(layers)]
-    curve = circuits.explained_effect_curve(model, judging, order, draws=2, points=2, quiet=True)
+    curve = circuits.explained_effect_curve(
+        model, judging, order, draws=2, points="all", quiet=True
+    )
     found["curve"] = curve.values
     fit = FitSettings(seeds=2, updates=4, batch=4)
     found["gates"] = mechheads.fit_gates(model, ranking, fit, quiet=True).effects

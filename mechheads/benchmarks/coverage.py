@@ -245,7 +245,7 @@ def curve_rows(model: str, task: str, samples: int = 100) -> Iterator[str]:
     loaded = mechheads.load(model)
     prompts = tasks.make(task, loaded, n=PROMPTS)
     ranking = mechheads.score_heads(loaded, prompts, "attribution", quiet=True).ranking()
-    whole = circuits.explained_effect_curve(loaded, prompts, ranking, draws=2, points=2, quiet=True)
+    whole = circuits.explained_effect_curve(loaded, prompts, ranking, draws=2, quiet=True)
     for n in SIZES[1:]:
         rows = np.random.default_rng(n).integers(0, PROMPTS, (samples, n))
         held = []

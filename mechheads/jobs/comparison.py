@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mechheads.runs.result import Result
 
 # Passed to circuits.discover unchanged.
-OPTIONS = "method threshold signed replacement draws seed budget".split()
+OPTIONS = "method threshold signed replacement points draws seed budget".split()
 
 
 def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
@@ -47,7 +47,8 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
         import circuits
         from circuits.experiment import check_settings
 
-        check_settings(threshold=settings["threshold"], draws=settings.get("draws", 2))
+        checked = ("threshold", "points", "draws")
+        check_settings(**{name: settings[name] for name in checked if name in settings})
         sides, weights = [], {"standard": 1.0, "sparse": 1.0}
         if not all(saved):
             sizes = [pick(ModelOptions, settings).size(name) for name in pair]

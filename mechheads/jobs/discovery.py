@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from mechheads.scoring.effects import HeadEffects
 
 # Passed to circuits.discover unchanged.
-OPTIONS = "method metric threshold k search signed direction replacement draws seed budget".split()
+OPTIONS = (
+    "method metric threshold k search signed direction replacement points draws seed budget"
+).split()
 
 # Passed to circuits.discover_edges unchanged.
 EDGE_OPTIONS = "metric threshold signed replacement draws seed budget".split()
@@ -28,10 +30,11 @@ OF_HEADS: Mapping[str, Any] = {
     "circuit": None,
     "effects": None,
     "direction": "noising",
+    "points": "auto",
 }
 
 # Checked before the model is loaded.
-CHECKED = ("metric", "search", "threshold", "draws")
+CHECKED = ("metric", "search", "threshold", "points", "draws")
 
 
 def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:

@@ -1,12 +1,13 @@
 """Explained effect: 0 with no heads, 1 with all, and known in between where a model is planted."""
 
-import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from pairs import random_pairs
 
-from circuits.curve import Curve, explained, explained_effect_curve, has_gap, needed, random_points
+from circuits.curve import Curve, explained_effect_curve
+from circuits.measured import explained, has_gap, needed
 from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
 from mechheads.scoring.activation_patching import patch
@@ -20,7 +21,8 @@ def test_no_heads_explain_nothing_and_all_heads_everything(tiny):
     assert curve.explained[-1] == 1
     assert (curve.random_explained[:, 0] == 0).all()
     assert (curve.random_explained[:, -1] == 1).all()
-    assert curve.random_explained.shape == (3, 9)
+    assert curve.random_at == (0, 3, 5, 8)
+    assert curve.random_explained.shape == (3, 4)
 
 
 def test_points_are_the_metric_of_the_first_heads_kept(tiny):
@@ -45,8 +47,8 @@ def test_thresholds_are_reached_once_and_for_good():
 
 def curve_of(explained):
     heads = tuple((0, i) for i in range(len(explained) - 1))
-    values = torch.tensor(explained)[:, None]
-    return Curve("t", "m", "x", heads, values, torch.tensor([explained]), tuple(range(len(values))))
+    values, every = torch.tensor(explained)[:, None], tuple(range(len(explained)))
+    return Curve("t", "m", "x", heads, every, values, torch.tensor([explained]), every)
 
 
 def test_areas_are_mibs():
@@ -117,23 +119,15 @@ def test_the_other_ranking_costs_no_more_than_the_shares_of_mib(tiny, monkeypatc
     assert 0 <= measured[1] - measured[0] <= 2
 
 
-def test_random_rankings_of_many_heads_are_measured_at_some_points(tiny):
+def test_random_rankings_take_no_more_points_than_the_ranking_itself(tiny):
     prompts = random_pairs(tiny, 2)
-    whole, few = (explained_effect_curve(tiny, prompts, ORDER, draws=2, points=n) for n in (33, 3))
-    assert whole.random_at == tuple(range(9))
-    # Beside even steps, the shares at which MIB measures.
-    assert few.random_at == (0, 1, 4, 8)
-    torch.testing.assert_close(few.random_explained, whole.random_explained[:, [0, 1, 4, 8]])
-    band = few.random_band()[0]
-    assert band[6] == pytest.approx(float(band[4] + band[8]) / 2)
-
-
-def test_random_rankings_have_even_steps_and_the_shares_of_mib():
-    assert random_points(8, 9) == list(range(9))
-    assert random_points(32, 9) == sorted({*range(0, 33, 4), 1, 3, 6})
-    many = random_points(270, 9)
-    assert {0, 1, 2, 5, 13, 27, 54, 135, 270} <= set(many)
-    assert max(b - a for a, b in itertools.pairwise(many)) == 34
+    one, many = (explained_effect_curve(tiny, prompts, ORDER, draws=n) for n in (2, 3))
+    assert (one.random_at, many.random_at) == ((0, 2, 4, 6, 8), (0, 3, 5, 8))
+    for curve in (one, many):
+        inside = len(curve.random_at) - 2
+        assert inside * len(curve.random_explained) <= len(curve.at) - 2
+    band = one.random_band()[0]
+    assert band[5] == pytest.approx(float(band[4] + band[6]) / 2)
 
 
 def test_one_random_ranking_is_refused(tiny):
@@ -196,8 +190,10 @@ def test_a_gap_that_is_rounding_is_no_gap():
 def test_an_effect_that_may_be_chance_is_a_warning():
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(3, 32, generator=generator)
-    curve = Curve("t", "m", "logit_diff", ((0, 0), (0, 1)), noise, torch.rand(2, 2), (0, 2))
+    curve = Curve(
+        "t", "m", "logit_diff", ((0, 0), (0, 1)), (0, 1, 2), noise, torch.rand(2, 2), (0, 2)
+    )
     (warning,) = curve.warnings
     assert "which may be 0" in warning
     sure = torch.cat([noise[:2], noise[2:] + 2])
-    assert not Curve("t", "m", "logit_diff", curve.ranking, sure, torch.rand(2, 2), (0, 2)).warnings
+    assert not replace(curve, values=sure).warnings

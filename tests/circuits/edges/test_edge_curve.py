@@ -8,8 +8,8 @@ import torch
 from pairs import random_pairs
 
 import circuits.edges.curve as edge_curves
-from circuits.curve import SHARES
 from circuits.edges.curve import EdgeCurve, edge_curve, needed
+from circuits.points import SHARES
 from mechheads.engine.edge_subsets import measure_edges
 from mechheads.errors import MechheadsError
 from mechheads.scoring.edge_attribution import edge_attribution
