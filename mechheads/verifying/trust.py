@@ -34,9 +34,9 @@ LISTS = {
 # Text that is never opened: looked up in a table, read as numbers or heads, or part of a prompt.
 # Any other text of a setting may be a file.
 WORDS = frozenset(
-    "method metric metrics split dtype revision device comet_command heads head k matrix_k rates points "
-    "pulled_rates filler word instruction conditions sweep to part senders mlps positions names "
-    "operations members".split()
+    "method metric metrics split dtype revision device comet_command heads head k matrix_k rates "
+    "points pulled_rates filler word instruction conditions sweep to part senders mlps positions "
+    "names operations members".split()
 )
 
 
