@@ -11,7 +11,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mechheads.packages import warn_if_hidden
+from mechheads.packages import no_garbage_collection, warn_if_hidden
 
 if TYPE_CHECKING:
     from mechheads.engine.generate import generate as generate
@@ -86,7 +86,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mechheads' has no attribute {name!r}")
     warn_if_hidden()
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    with no_garbage_collection():
+        home = import_module(f".{_HOMES[name]}", __name__)
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

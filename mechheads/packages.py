@@ -1,10 +1,13 @@
-"""Our other top-level packages, and what may shadow them.
+"""Imports: our other top-level packages, what may shadow them, and a pause of garbage collection.
 
 `tasks` and `circuits` are common names: a file tasks.py in a script's folder shadows our package.
 """
 
+import contextlib
+import gc
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +15,26 @@ from mechheads.errors import MechheadsError, MechheadsWarning
 
 OURS = ("tasks", "circuits")
 HOME = Path(__file__).resolve().parents[1]
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Pause garbage collection: importing torch creates a million objects but no garbage.
+
+    If something was imported, all objects then count as old, so that the collections of young ones
+    need not visit it. In a process that has frozen objects, as our commands have, it is frozen too.
+    """
+    enabled, frozen, modules = gc.isenabled(), gc.get_freeze_count(), len(sys.modules)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            if len(sys.modules) > modules:
+                gc.freeze()
+                if not frozen:
+                    gc.unfreeze()  # into the oldest generation
+            gc.enable()
 
 
 def warn_if_hidden() -> None:

@@ -5,6 +5,7 @@ An error that a user can fix is one line on stderr, with exit code 2.
 
 import contextlib
 import errno
+import gc
 import io
 import os
 import signal
@@ -59,6 +60,7 @@ def _execute(command: Command, argv: Sequence[str]) -> NoReturn:
         if {"--help", "-h"} & set(argv):
             print(help_text(command))
             return
+        gc.freeze()  # and whatever is imported: it lives as long as the process
         given = arguments(command, argv)
         forced = given.pop(PROGRESS.name, False)
         if forced and given.get("quiet"):

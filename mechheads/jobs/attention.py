@@ -6,7 +6,7 @@ from typing import Any
 from mechheads.errors import MechheadsError
 from mechheads.models.options import ModelOptions
 from mechheads.options import read_list, read_path
-from mechheads.packages import check_not_hidden
+from mechheads.packages import check_not_hidden, no_garbage_collection
 from mechheads.progress import say
 from mechheads.runs.files import prepare
 
@@ -36,9 +36,10 @@ def run_attention(given: Mapping[str, Any]) -> Finished:
         tasks.check(task, 1, "test", {})
     prepare(file.parent)
     say(f"Loading {', '.join(names)} ...", quiet)
-    from mechheads.observe.patterns import attend
-    from mechheads.reports.page import Section, write_page
-    from mechheads.reports.patterns import draw_patterns_by_head, draw_patterns_summed
+    with no_garbage_collection():
+        from mechheads.observe.patterns import attend
+        from mechheads.reports.page import Section, write_page
+        from mechheads.reports.patterns import draw_patterns_by_head, draw_patterns_summed
 
     models = [loading.load(name, quiet=quiet) for name in names]
     if text is None:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mechheads.errors import MechheadsError
 from mechheads.heads import read_heads
 from mechheads.options import check_alone, flag_of, read_path
+from mechheads.packages import no_garbage_collection
 from mechheads.runs.files import digest
-
-from .run import no_garbage_collection
 
 if TYPE_CHECKING:
     from circuits import Circuit

@@ -6,18 +6,16 @@
 4. The sentence, the warnings and the report's path are printed, or one JSON object.
 """
 
-import contextlib
-import gc
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechheads.cli.commands import COMMANDS, OUTPUT
-from mechheads.packages import check_not_hidden
+from mechheads.packages import check_not_hidden, no_garbage_collection
 from mechheads.progress import say
 from mechheads.runs import folder as runs
 
@@ -140,15 +138,3 @@ def print_json(
         "folder": None if folder is None else str(folder),
     }
     print(json.dumps(runs.plain(content), ensure_ascii=False, allow_nan=False))
-
-
-@contextlib.contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection: importing torch creates a million objects but no garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -6,7 +6,7 @@ from typing import Any
 from mechheads.errors import MechheadsError
 from mechheads.models.options import ModelOptions
 from mechheads.options import flag_of
-from mechheads.packages import check_not_hidden
+from mechheads.packages import check_not_hidden, no_garbage_collection
 from mechheads.progress import bar, say
 
 from .run import Finished, print_json
@@ -33,11 +33,12 @@ def show_tasks(given: Mapping[str, Any]) -> Finished:
         raise MechheadsError(f"--test takes 1 or more prompts, got {count}.")
     loading.find(model, quiet)
     say(f"Loading {model} ...", quiet)
-    from mechheads import metrics
-    from mechheads.cli.console import print_evaluation, print_evaluations, print_prompts
-    from mechheads.models.model import is_gated
-    from mechheads.observe.edges import count_edges
-    from mechheads.observe.evaluation import evaluate
+    with no_garbage_collection():
+        from mechheads import metrics
+        from mechheads.cli.console import print_evaluation, print_evaluations, print_prompts
+        from mechheads.models.model import is_gated
+        from mechheads.observe.edges import count_edges
+        from mechheads.observe.evaluation import evaluate
 
     if metric:
         metrics.find(metric)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mechheads.errors import MechheadsError
 from mechheads.models import locate
 from mechheads.options import check_least, read_path
-from mechheads.packages import check_not_hidden
+from mechheads.packages import check_not_hidden, no_garbage_collection
 from mechheads.progress import say
 from mechheads.runs.files import alone, prepare, recover
 
@@ -37,11 +37,12 @@ def run_sparsify(given: Mapping[str, Any]) -> Finished:
         raise MechheadsError(f"{model} is already sparse. Give the dense model it was made from.")
     folder = prepare(read_path(given["out"], "--out"))
     say(f"Loading {model} ...", quiet)
-    import torch
+    with no_garbage_collection():
+        import torch
 
-    from mechheads.models.load import load_original
-    from mechheads.training import sparsification
-    from mechheads.training.report import write_curves
+        from mechheads.models.load import load_original
+        from mechheads.training import sparsification
+        from mechheads.training.report import write_curves
 
     batch = given["batch"] or (8 if place else 128)
     settings = sparsification.Settings(batch=batch, **{name: given[name] for name in SETTINGS})

@@ -33,6 +33,7 @@ from .huggingface import (
     read_original,
     refuse,
 )
+from .imports import has_hooked_transformer, import_libraries
 from .model import Model, encoder_of, shape_of
 from .wrap import boot, check_logits, give_tokenizer, is_placed, is_quantized, lens_of, mention_slow
 
@@ -99,6 +100,7 @@ def load(
     if cache is not None and (known := cache.get(key)) is not None:
         return known
     source = locate.find(name, revision, quiet=quiet)
+    import_libraries()
     with quiet_libraries():
         extra = placement(source, place, device_map, quantize)
         hf_model, tokenizer = read_original(source, kind, extra)
@@ -133,7 +135,7 @@ def load(
 
 def find_backend(name: str | None) -> str:
     """The backend of that name, or the default one; raises if this TransformerLens lacks it."""
-    hooked = find_spec("transformer_lens.HookedTransformer") is not None
+    hooked = has_hooked_transformer()
     if name is None:
         return "hooked" if hooked else "bridge"
     if name not in BACKENDS:
@@ -279,6 +281,7 @@ def load_original(
     """The transformers model of any name that `load` takes, in float32, with eager attention."""
     place = find_device(device, 1)
     source = locate.find(name, revision, quiet=quiet)
+    import_libraries()
     with quiet_libraries():
         hf_model, tokenizer = read_original(source, torch.float32)
         hf_model.config.__dict__.pop("quantization_config", None)

@@ -50,8 +50,10 @@ def random_model(tokenizer: Any, backend: str | None = None, **shape: Any) -> An
     import torch
 
     from .huggingface import quiet_libraries
+    from .imports import import_libraries
     from .load import find_backend
 
+    import_libraries()
     torch.manual_seed(0)
     make = _hooked if find_backend(backend) == "hooked" else _bridged
     with quiet_libraries():

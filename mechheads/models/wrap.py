@@ -18,6 +18,7 @@ from mechheads.prompts.lexicon import own_tokenizer
 
 from .backends.lens import UNREADABLE, Lens
 from .huggingface import complete_tokenizer, first_line, quiet_libraries
+from .imports import import_libraries
 
 KEPT = "_mechheads_lens"
 OWN_HOOKS = "_mechheads_own_hooks"  # of a new bridge: those of TransformerLens itself
@@ -91,6 +92,7 @@ def mention_slow(lens: Lens, quiet: bool) -> None:
 def boot(hf_model: Any, tokenizer: Any) -> Any:
     """A bridge around a transformers model; the weights are not copied."""
     check_causal(hf_model)
+    import_libraries()
     from transformer_lens.model_bridge import TransformerBridge
 
     from .backends.bridge import count_hooks

@@ -9,9 +9,10 @@ from mechheads.cli.commands import COMMANDS
 from mechheads.compare import compare
 from mechheads.discover import discover
 from mechheads.gate import gate
-from mechheads.jobs.run import JOBS, flat, no_garbage_collection
+from mechheads.jobs.run import JOBS, flat
 from mechheads.mask import mask
 from mechheads.models.options import ModelOptions
+from mechheads.packages import no_garbage_collection
 from mechheads.prefix import prefix
 
 SMALL = {
