@@ -17,6 +17,7 @@ def bench(
     loops: int = 24,
     sweep: int = 0,
     known: bool = False,
+    startup: bool = False,
     backend: Literal["hooked", "bridge"] | None = None,
     quiet: bool = False,
     json: bool = False,
@@ -38,6 +39,8 @@ def bench(
             report the fastest of three rounds each
         known: instead of timing, print which heads every method finds on the models whose heads are
             known (known/induction and the others)
+        startup: instead of timing, print the CPU seconds of every stage from the shell to a loaded
+            mini: Python, each library, the model
         backend: hooked or bridge (TransformerLens 4 has only the latter); default: hooked
         quiet: print no notices
         json: print one JSON object (headline, warnings, folder) instead of text

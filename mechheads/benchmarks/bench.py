@@ -18,7 +18,7 @@ TITLES = ("threads", "theirs, s", "ours, s", "ratio", "floor, s", "ours / floor"
 
 
 def run_bench(given: Mapping[str, Any]) -> Finished:
-    """Time every shape with every number of threads, or a sweep; or judge the methods."""
+    """Time every shape with every number of threads, a sweep, or the start; or judge the methods."""
     rows, length, loops, sweep = (given[name] for name in ("rows", "length", "loops", "sweep"))
     names = read_list(given["shape"], str, "--shape")
     threads = read_list(given["threads"], int, "--threads")
@@ -41,6 +41,8 @@ def run_bench(given: Mapping[str, Any]) -> Finished:
             )
     if given["known"]:
         return _known(given)
+    if given["startup"]:
+        return _startup(given)
     if sweep:
         return _scaling(sweep, given)
     from mechheads.models.devices import keep_freed_memory
@@ -86,6 +88,18 @@ def _known(given: Mapping[str, Any]) -> Finished:
 
         print_findings(truths, findings, print_plain)
     return Finished(findings, None)
+
+
+def _startup(given: Mapping[str, Any]) -> Finished:
+    from .startup import measure_startup
+
+    found = measure_startup(given["backend"])
+    if given["json"]:
+        headline = {"startup": asdict(found) | {"loaded": found.loaded}}
+        print_json("bench", headline, [], None, found.sentence)
+    else:
+        print(found.table)
+    return Finished(found, None)
 
 
 def _scaling(cells: int, given: Mapping[str, Any]) -> Finished:

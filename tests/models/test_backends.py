@@ -303,7 +303,7 @@ def test_options_of_the_other_backend_are_refused(checkpoint):
 def test_without_hooked_transformer_the_bridge_is_the_default(monkeypatch):
     from mechheads.models import load
 
-    monkeypatch.setattr(load, "find_spec", lambda name: None)
+    monkeypatch.setattr(load, "has_hooked_transformer", lambda: False)
     assert load.find_backend(None) == "bridge"
     with pytest.raises(MechheadsError, match="has no HookedTransformer"):
         load.find_backend("hooked")
