@@ -18,7 +18,7 @@ TITLES = ("threads", "theirs, s", "ours, s", "ratio", "floor, s", "ours / floor"
 
 
 def run_bench(given: Mapping[str, Any]) -> Finished:
-    """Time every shape with every number of threads, a sweep, or the start; or judge the methods."""
+    """Time every shape with every number of threads, a sweep or the start; or judge the methods."""
     rows, length, loops, sweep = (given[name] for name in ("rows", "length", "loops", "sweep"))
     names = read_list(given["shape"], str, "--shape")
     threads = read_list(given["threads"], int, "--threads")
