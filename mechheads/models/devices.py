@@ -1,7 +1,8 @@
 """Devices and dtypes by name, and the number of torch threads."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 
@@ -15,6 +16,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+SMALL = 20_000_000  # weights
 
 
 def find_dtype(name: str | torch.dtype) -> torch.dtype:
@@ -60,6 +63,14 @@ def with_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def threads_to_check(model: Any) -> AbstractContextManager[None]:
+    """While active, a small model computes on one thread: for checks, whose numbers are not kept.
+
+    On a few tokens, waking other threads and waiting for them costs more than it saves.
+    """
+    return with_threads(1 if sum(p.numel() for p in model.parameters()) < SMALL else None)
 
 
 def keep_freed_memory() -> None:

@@ -23,7 +23,7 @@ from . import edge_gates, locate
 from .backends.gates import add_gates
 from .cache import ModelCache
 from .configs import NO_BOS
-from .devices import find_device, find_dtype, with_threads
+from .devices import find_device, find_dtype, threads_to_check
 from .huggingface import (
     Original,
     complete_tokenizer,
@@ -42,7 +42,6 @@ BACKENDS = ("hooked", "bridge")
 DEVICE_MAPS = ("auto", "balanced", "sequential")
 QUANTIZED = ("8bit", "4bit")
 EXACT = (torch.float32, torch.float64)
-SMALL = 20_000_000  # weights: on a few tokens, waking other threads costs more than it saves
 
 
 def load(
@@ -316,7 +315,7 @@ def _logits(
     hf_model: Any, tokens: Int[Tensor, "1 pos"], bias: Float[Tensor, "layer head"] | None
 ) -> Float[Tensor, "pos vocab"]:
     """The logits of the model as transformers runs it, with its gates if it has any."""
-    with torch.inference_mode(), _few_threads(hf_model), contextlib.ExitStack() as stack:
+    with torch.inference_mode(), threads_to_check(hf_model), contextlib.ExitStack() as stack:
         if bias is not None:
             hf_model.set_attn_implementation("eager")
             stack.enter_context(edge_gates.Gated(bias))
@@ -328,7 +327,7 @@ def _compare(source: locate.Source, model: Any, theirs: Float[Tensor, "pos vocab
     """Compare with the original on a few tokens; raise if the conversion changes the logits."""
     lens = lens_of(model)
     tokens = (torch.arange(0, len(theirs) * 7, 7)[None]) % lens.shape.vocabulary
-    with torch.inference_mode(), _few_threads(model):
+    with torch.inference_mode(), threads_to_check(model):
         ours = model(tokens.to(lens.device))[0].double().cpu()
     check_logits(source.name, theirs)
     error = (theirs - ours).abs().max().item()
@@ -339,11 +338,6 @@ def _compare(source: locate.Source, model: Any, theirs: Float[Tensor, "pos vocab
             f"(their spread is {scale:.3g}); its config has an option that TransformerLens does "
             "not support. The model cannot be used."
         )
-
-
-def _few_threads(model: Any) -> contextlib.AbstractContextManager[None]:
-    """One thread while a small model is checked; the check's numbers are not kept."""
-    return with_threads(1 if sum(p.numel() for p in model.parameters()) < SMALL else None)
 
 
 def _few_tokens(model: Model) -> Int[Tensor, "1 pos"]:

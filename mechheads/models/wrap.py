@@ -17,6 +17,7 @@ from mechheads.progress import say
 from mechheads.prompts.lexicon import own_tokenizer
 
 from .backends.lens import UNREADABLE, Lens
+from .devices import threads_to_check
 from .huggingface import complete_tokenizer, first_line, quiet_libraries
 from .imports import import_libraries
 
@@ -236,10 +237,11 @@ def lens_check(lens: Any) -> None:
         return z
 
     try:
-        theirs = lens.model(tokens.to(lens.device), use_cache=False)
-        check_logits(lens.name, theirs)
-        end = lens.run_blocks(lens.embed(tokens), 0, range(shape.layers), see)
-        ours, theirs = lens.unembed(end, None).float(), theirs.float()
+        with threads_to_check(lens.model):
+            theirs = lens.model(tokens.to(lens.device), use_cache=False)
+            check_logits(lens.name, theirs)
+            end = lens.run_blocks(lens.embed(tokens), 0, range(shape.layers), see)
+            ours, theirs = lens.unembed(end, None).float(), theirs.float()
     except MechheadsError:
         raise
     except Exception as error:

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +7,7 @@ import pytest
 from process import run
 
 from mechheads import __version__
+from mechheads.cli.main import spin_less
 from mechheads.packages import leave_working_directory
 
 SCRIPT = Path(sys.executable).with_name("mechheads")
@@ -70,3 +72,17 @@ def test_a_working_directory_that_is_gone_is_one_line():
     out = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (out.returncode, out.stderr.count("\n")) == (2, 1)
     assert "the working directory no longer exists" in out.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_spin_less_unless_the_user_says_how(given, spins, monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    spin_less()
+    assert os.environ.get("GOMP_SPINCOUNT") == spins

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from mechheads.benchmarks import flops, timings
+from mechheads.benchmarks.startup import measure_startup
 from mechheads.models.load import find_backend
 from mechheads.models.model import encoder_of
 from mechheads.models.untrained import random_model
@@ -90,3 +91,12 @@ def test_wrong_flags_are_one_line(flags, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_start_is_told_stage_by_stage():
+    found = measure_startup(rounds=1)
+    assert list(found.stages)[:2] == ["Python", "torch"]
+    assert list(found.stages)[-2:] == ["mini, read and checked", "exit"]
+    assert found.stages["torch"] > 0.05
+    assert found.loaded == pytest.approx(sum(list(found.stages.values())[:-1]))
+    assert found.sentence in found.table
