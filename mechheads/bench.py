@@ -39,8 +39,8 @@ def bench(
             report the fastest of three rounds each
         known: instead of timing, print which heads every method finds on the models whose heads are
             known (known/induction and the others)
-        startup: instead of timing, print the CPU seconds of every stage from the shell to a loaded
-            mini: Python, each library, the model
+        startup: instead of timing, print the CPU seconds of every stage (Python, each library, the
+            model) from the shell to a loaded mini
         backend: hooked or bridge (TransformerLens 4 has only the latter); default: hooked
         quiet: print no notices
         json: print one JSON object (headline, warnings, folder) instead of text
