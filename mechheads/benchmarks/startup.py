@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from mechheads.errors import MechheadsError
-from mechheads.models.imports import LIBRARIES, lean_imports
+from mechheads.models.backends.imports import LIBRARIES, lean_imports
 
 ROUNDS = 3
 PROGRAM = "import sys; from mechheads.benchmarks.startup import tell_laps; tell_laps(sys.argv[1])"

@@ -21,6 +21,7 @@ from mechheads.errors import MechheadsError, unknown
 
 from . import edge_gates, locate
 from .backends.gates import add_gates
+from .backends.imports import has_hooked_transformer, import_libraries
 from .cache import ModelCache
 from .configs import NO_BOS
 from .devices import find_device, find_dtype, threads_to_check
@@ -33,7 +34,6 @@ from .huggingface import (
     read_original,
     refuse,
 )
-from .imports import has_hooked_transformer, import_libraries
 from .model import Model, encoder_of, shape_of
 from .wrap import boot, check_logits, give_tokenizer, is_placed, is_quantized, lens_of, mention_slow
 

@@ -49,8 +49,8 @@ def random_model(tokenizer: Any, backend: str | None = None, **shape: Any) -> An
     """An untrained model of any shape, e.g. for timing; takes HookedTransformerConfig arguments."""
     import torch
 
+    from .backends.imports import import_libraries
     from .huggingface import quiet_libraries
-    from .imports import import_libraries
     from .load import find_backend
 
     import_libraries()

@@ -16,10 +16,10 @@ from mechheads.errors import MechheadsError
 from mechheads.progress import say
 from mechheads.prompts.lexicon import own_tokenizer
 
+from .backends.imports import import_libraries
 from .backends.lens import UNREADABLE, Lens
 from .devices import threads_to_check
 from .huggingface import complete_tokenizer, first_line, quiet_libraries
-from .imports import import_libraries
 
 KEPT = "_mechheads_lens"
 OWN_HOOKS = "_mechheads_own_hooks"  # of a new bridge: those of TransformerLens itself

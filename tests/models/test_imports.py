@@ -9,8 +9,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from mechheads.models import imports
-from mechheads.models.imports import StandIn, has_hooked_transformer, lean_imports
+from mechheads.models.backends import imports
+from mechheads.models.backends.imports import StandIn, has_hooked_transformer, lean_imports
 
 # Seconds of imports that no command needs before it has measured something.
 LEFT_OUT = """bitsandbytes datasets IPython math_verify matplotlib pandas peft plotly pyarrow ray
@@ -22,7 +22,7 @@ import mechheads
 model = mechheads.load("mini")
 found = [name for name in {LEFT_OUT} if name in sys.modules]
 assert not found, found
-from mechheads.models.imports import StandIn
+from mechheads.models.backends.imports import StandIn
 assert not [name for name, module in sys.modules.items() if isinstance(module, StandIn)]
 assert builtins.__import__ is untouched
 """
