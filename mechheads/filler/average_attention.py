@@ -47,7 +47,7 @@ class Attention(Result):
     model: str
     head: tuple[int, int]
     original: Mapping[str, Float[Tensor, "prompt token"]]
-    full: Mapping[str, Float[Tensor, "prompt pos"]]
+    full: Mapping[str, Float[Tensor, "prompt _pos"]]  # conditions differ in length
     cut: int
     runs: Mapping[str, int]
     tokens: Mapping[str, tuple[str, ...]]

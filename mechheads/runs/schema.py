@@ -22,19 +22,30 @@ UNFIT = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, StopIteration
 )  # fmt: skip
 
+# Where a tensor or a result is, it, and the annotation of the tensor.
+Part = tuple[str, Any, Any]
+
 
 def check_result(result: Any, name: str = "") -> None:
     """Raise a ValueError that names the first field that does not fit."""
     hints = get_type_hints(type(result), include_extras=True)
     loose = getattr(type(result), "NOT_FINITE", ())
-    inner = []
+    inner: list[Part] = []
+    for field in dataclasses.fields(result):
+        where = f"{name}{field.name}"
+        value = getattr(result, field.name)
+        _check(value, hints[field.name], where, field.name in loose, inner)
+    # Sizes are compared within one function: the test run gives each function sizes of its own.
     with jaxtyped("context"):
-        for field in dataclasses.fields(result):
-            where = f"{name}{field.name}"
-            value = getattr(result, field.name)
-            _check(value, hints[field.name], where, field.name in loose, inner)
-    for where, part in inner:
-        check_result(part, f"{where}.")
+        for where, part, kind in inner:
+            if kind is not None and not isinstance(part, kind):
+                raise ValueError(
+                    f"{where} has shape {tuple(part.shape)} and type {part.dtype}, expected "
+                    f"{kind.__name__}"
+                )
+    for where, part, kind in inner:
+        if kind is None:
+            check_result(part, f"{where}.")
     if callable(more := getattr(result, "check", None)):
         more()
     try:  # what does not fit together, such as a curve and its axis, shows when it is summed up
@@ -45,16 +56,17 @@ def check_result(result: Any, name: str = "") -> None:
         raise ValueError(f"{name or 'it '}does not fit together: {error}") from None
 
 
-def _check(value: Any, kind: Any, where: str, loose: bool, inner: list[tuple[str, Any]]) -> None:
-    """Check a value against its annotation; results inside it are collected for later."""
+def _check(value: Any, kind: Any, where: str, loose: bool, inner: list[Part]) -> None:
+    """Check a value against its annotation; tensors and results in it are collected for later."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return
     if isinstance(kind, type) and issubclass(kind, AbstractArray):
-        _check_tensor(value, kind, where, loose)
+        _check_tensor(value, where, loose)
+        inner.append((where, value, kind))
     elif dataclasses.is_dataclass(kind):
         _expect(isinstance(value, kind), where, kind, value)  # pyright: ignore[reportArgumentType]
-        inner.append((where, value))
+        inner.append((where, value, None))
     elif origin in (Union, types.UnionType):
         _check_union(value, args, where, loose, inner)
     elif origin is Literal:
@@ -76,7 +88,7 @@ def _check(value: Any, kind: Any, where: str, loose: bool, inner: list[tuple[str
 
 
 def _check_union(
-    value: Any, kinds: tuple[Any, ...], where: str, loose: bool, inner: list[tuple[str, Any]]
+    value: Any, kinds: tuple[Any, ...], where: str, loose: bool, inner: list[Part]
 ) -> None:
     if value is None and type(None) in kinds:
         return None
@@ -92,7 +104,7 @@ def _check_union(
 
 
 def _check_tuple(
-    value: Any, kinds: tuple[Any, ...], where: str, loose: bool, inner: list[tuple[str, Any]]
+    value: Any, kinds: tuple[Any, ...], where: str, loose: bool, inner: list[Part]
 ) -> None:
     _expect(isinstance(value, tuple), where, "a list", value)
     if len(kinds) == 2 and kinds[1] is Ellipsis:
@@ -102,13 +114,8 @@ def _check_tuple(
         _check(part, kind, f"{where}[{i}]", loose, inner)
 
 
-def _check_tensor(value: Any, kind: Any, where: str, loose: bool) -> None:
+def _check_tensor(value: Any, where: str, loose: bool) -> None:
     _expect(isinstance(value, Tensor), where, "a tensor", value)
-    if not isinstance(value, kind):
-        raise ValueError(
-            f"{where} has shape {tuple(value.shape)} and type {value.dtype}, expected "
-            f"{kind.__name__}"
-        )
     if not value.numel():
         raise ValueError(f"{where} is empty")
     if value.is_floating_point() and value.dtype != torch.float32:
