@@ -8,6 +8,14 @@
 (3, 4)
 """
 
+from .certainty import (
+    Alternatives,
+    Inclusion,
+    PromptClusters,
+    alternative_circuits,
+    inclusion,
+    several_circuits,
+)
 from .circuit import Circuit
 from .comparison import Comparison, compare
 from .curve import Curve, explained_effect_curve
@@ -25,6 +33,7 @@ from .literature import published
 from .validation import Faithfulness, faithfulness
 
 __all__ = [
+    "Alternatives",
     "Circuit",
     "Comparison",
     "Curve",
@@ -33,6 +42,9 @@ __all__ = [
     "EdgeCurve",
     "EdgeDiscovery",
     "Faithfulness",
+    "Inclusion",
+    "PromptClusters",
+    "alternative_circuits",
     "compare",
     "compare_edges",
     "discover",
@@ -40,5 +52,7 @@ __all__ = [
     "edge_curve",
     "explained_effect_curve",
     "faithfulness",
+    "inclusion",
     "published",
+    "several_circuits",
 ]

@@ -17,6 +17,7 @@ from mechheads.runs.result import Result
 from mechheads.scoring.edge_attribution import EdgeEffects
 from mechheads.scoring.effects import HeadEffects
 
+from .certainty import Alternatives, Inclusion, PromptClusters
 from .circuit import Circuit, Head
 from .curve import Curve
 from .literature import published_for
@@ -51,7 +52,8 @@ class Discovery(Result):
     if there is none; `shape` has facts about the
     model beyond layers and heads; `judged_on` is the digest of the prompts that judged the ranking.
     `notes` say what could not be measured and why: `types` is None if the model's context is too
-    short to repeat tokens in.
+    short to repeat tokens in. `inclusion`, `clusters` and `alternatives` say how sure the circuit
+    is; None in runs of older versions, or if no alternatives were asked for.
     """
 
     effects: HeadEffects
@@ -73,6 +75,9 @@ class Discovery(Result):
     sparse: bool = False
     given_circuit: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    inclusion: Inclusion | None = None
+    clusters: PromptClusters | None = None
+    alternatives: Alternatives | None = None
 
     def check(self) -> None:
         """Raise a ValueError if the parts of a stored discovery do not belong together."""
@@ -93,6 +98,15 @@ class Discovery(Result):
             raise ValueError("its edges are of other prompts than its curve")
         if self.is_given != (self.search == GIVEN) or self.circuit.heads != self.faithfulness.heads:
             raise ValueError("its circuit is not the one that was tested")
+
+        if self.inclusion is not None and self.inclusion.ranking != self.curve.ranking:
+            raise ValueError("its inclusion is of another ranking")
+        if self.clusters is not None and len(self.clusters.members) != len(self.effects.values):
+            raise ValueError("its groups are of other prompts than its effects")
+        if self.alternatives is not None:
+            named = {head for one in self.alternatives.found for head in one.heads}
+            if self.alternatives.circuit != self.circuit.heads or not named <= set(every):
+                raise ValueError("its alternatives are to another circuit")
 
     @property
     def is_given(self) -> bool:
@@ -163,6 +177,7 @@ class Discovery(Result):
             "cpr_random": self.curve.random_cpr,
             "cmd_random": self.curve.random_cmd,
             "overlap": None if self.effects.single else self.overlap,
+            **self._sure,
             "metric": self.curve.metric,
             "metric_clean": float(clean[self.curve.metric].mean()),
             "metric_corrupt": float(self.evaluation.corrupt[self.curve.metric].mean())
@@ -172,6 +187,12 @@ class Discovery(Result):
             "judging_prompts": self.curve.values.shape[1],
             "accuracy": float(clean["accuracy"].mean()),
         }
+
+    @property
+    def _sure(self) -> dict[str, Any]:
+        """How sure the circuit is, as far as that was measured."""
+        parts = (self.inclusion, self.clusters, self.alternatives)
+        return {name: n for part in parts if part is not None for name, n in part.headline.items()}
 
     @property
     def ranking_is_given(self) -> bool:
@@ -213,8 +234,13 @@ class Discovery(Result):
             f"{self.curve.model} on {self.curve.task} (95% interval over prompts: "
             f"{found['needed_low']:.0f} to {found['needed_high']:.0f}); random rankings need "
             f"{self.random_needed:.0f} on average.{chosen} The strongest is {strongest}; without "
-            f"the circuit, {self.faithfulness.left:z.0%} is left."
+            f"the circuit, {self.faithfulness.left:z.0%} is left.{self._several}"
         )
+
+    @property
+    def _several(self) -> str:
+        """Whether the prompts seem to need several circuits, if they do."""
+        return f" {self.clusters.sentence}" if self.clusters and self.clusters.real else ""
 
     @property
     def _contributing(self) -> str:
@@ -244,7 +270,7 @@ class Discovery(Result):
             f"The ranking needs {self.needed} of {len(self.curve.ranking)} heads to explain "
             f"{self.threshold:.0%} ({found['needed_low']:.0f} to {found['needed_high']:.0f}), "
             f"random rankings need {self.random_needed:.0f} on average; its strongest head is "
-            f"{strongest}."
+            f"{strongest}.{self._several}"
         )
 
     def frame(self) -> "pd.DataFrame":

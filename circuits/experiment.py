@@ -4,8 +4,8 @@
 2. The other half evaluate the ranking: its curve f(k), next to random rankings.
 3. The circuit is the shortest prefix of the ranking that reaches the threshold on that curve, or
    `k` heads, or a smaller set found by a search on the ranking prompts, or a given one.
-4. It is evaluated (what is left without it, what each head contributes) and described: head types,
-   the attention of the strongest heads on a prompt, the strongest paths between its heads.
+4. It is evaluated (what is left without it, what each head contributes, how sure its heads are) and
+   described: head types, attention on a prompt, the strongest paths between its heads.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,6 @@ from mechheads.errors import MechheadsError, unknown
 from mechheads.metrics import MetricLike
 from mechheads.models.model import (
     Model,
-    encoder_of,
     is_gated,
     model_name,
     parallel_blocks,
@@ -34,18 +33,21 @@ from mechheads.observe.head_types import HeadTypes, head_types
 from mechheads.observe.patterns import attend_heads
 from mechheads.options import check_alone
 from mechheads.progress import stages
-from mechheads.prompts import LEAST, Prompts, check_given, check_prompts, tokenize
+from mechheads.prompts import Prompts
 from mechheads.scoring.edge_attribution import EdgeEffects, edge_attribution
 from mechheads.scoring.effects import HeadEffects, given_effects
 from mechheads.scoring.effects_table import EffectsTable, parse_effects, read_effects
 from mechheads.scoring.registry import find, score_heads
 
+from .certainty import alternative_circuits, inclusion, several_circuits
+from .certainty.alternatives import check_alternatives
+from .certainty.stability import resampled_overlap
 from .circuit import Head
 from .curve import check_draws, explained_effect_curve
 from .discovery import GIVEN, Discovery, Examples, Sample, size_of
+from .halves import check_effects, in_halves
 from .points import AUTO, SHARES, check_points, curve_points, random_points
 from .search import check_search, search_heads, search_passes
-from .stability import resampled_overlap
 from .validation import as_circuit, faithfulness
 
 SHOWN = 64  # tokens of the sample prompt
@@ -64,6 +66,7 @@ def discover(
     k: int | None = None,
     search: str = "top",
     circuit: Any = None,
+    alternatives: int = 0,
     signed: bool = False,
     direction: str = "noising",
     replacement: str = "corrupt",
@@ -90,6 +93,8 @@ def discover(
         search: "top" keeps the first heads of the ranking; "prune" and "greedy" find fewer, slower
         circuit: your own circuit, to evaluate instead of choosing one: "L9H6,L9H9", a list of heads
             or a Circuit; a soft circuit scales its heads by their gates
+        alternatives: how many alternatives of each kind to search for, see
+            `circuits.alternative_circuits`; each costs about two curves
         signed: rank by the signed effect instead of its size
         direction: "noising" or "denoising", for methods that have a direction
         replacement: what replaces heads not kept: "corrupt", "zero", "mean" or "position_mean"
@@ -117,7 +122,14 @@ def discover(
     True
     """
     ranking_prompts, judging = in_halves(model, prompts, test)
-    check_settings(metric=metric, search=search, threshold=threshold, points=points, draws=draws)
+    check_settings(
+        metric=metric,
+        search=search,
+        threshold=threshold,
+        points=points,
+        draws=draws,
+        alternatives=alternatives,
+    )
     if replacement not in WHOLE:
         raise unknown("replacement", replacement, WHOLE)
     every = shape_of(model).layers * shape_of(model).heads
@@ -138,7 +150,8 @@ def discover(
         scoring = _options(method, given | shared) | dict(options or {})
         ranked = float(find(method).passes(every, len(ranking_prompts), scoring))
     tested_heads = k if own is None else len(own)
-    weights = _weights(shape_of(model).grid, *sizes, ranked, points, draws, tested_heads, search)
+    ahead = points, draws, tested_heads, search, alternatives
+    weights = _weights(shape_of(model).grid, *sizes, ranked, *ahead)
     with stages("discover", weights, quiet) as progress:
         with progress.stage("Evaluating"):
             evaluation = evaluate(model, judging, metric, quiet=quiet)
@@ -166,16 +179,28 @@ def discover(
                 heads = search_heads(model, *found, threshold=threshold, **masked)
         with progress.stage("Testing the circuit"):
             tested = faithfulness(model, judging, own or heads, metric, **masked)
+        others = None
+        if alternatives and len(heads) < every:
+            with progress.stage("Searching alternatives"):
+                both = model, ranking_prompts, effects, judging
+                given = {"circuit": heads, "threshold": threshold, "signed": signed}
+                others = alternative_circuits(
+                    *both, n=alternatives, metric=metric, **given, **masked
+                )
         with progress.stage("Counting edges"):
             edges = count_edges(model, judging, quiet=quiet)
         with progress.stage("Tracing paths"):
             paths = _paths(model, ranking_prompts, metric, shared)
         with progress.stage("Describing heads"):
             types, notes = _types(model, seed)
+            if alternatives and others is None:
+                notes += ("The circuit has all heads: there are no others to search.",)
             activity = head_activity(model, judging, quiet=quiet)
             sample = _sample(model, judging, (ranking if own is None else heads)[:6])
             size = len(heads) if own is None else size_of(own)
-            overlap, _ = resampled_overlap(effects, size, signed=signed)
+            overlap = resampled_overlap(effects, size, signed=signed)
+            sure = inclusion(effects, curve, threshold, size=k, signed=signed)
+            clusters = several_circuits(effects, ranking_prompts)
     return Discovery(
         effects,
         curve,
@@ -196,6 +221,9 @@ def discover(
         is_gated(model),
         None if own is None else own.content,
         notes,
+        sure,
+        clusters,
+        others,
     )
 
 
@@ -205,20 +233,6 @@ def _types(model: Model, seed: int) -> tuple[HeadTypes | None, tuple[str, ...]]:
         return head_types(model, seed=seed), ()
     except MechheadsError as error:
         return None, (f"Head types were not measured: {error}",)
-
-
-def in_halves(model: Model, prompts: Prompts, test: Prompts | None) -> tuple[Prompts, Prompts]:
-    """The prompts that rank and those that judge, or an error if they cannot be used."""
-    check_given(prompts)
-    if test is None and len(prompts) < 2 * LEAST:
-        raise MechheadsError(
-            f"{len(prompts)} prompts are too few: half of them rank the heads and half judge the "
-            f"ranking, {LEAST} or more each."
-        )
-    tokenize(encoder_of(model), prompts)  # the error lists every prompt that cannot be used
-    ranking, judging = prompts.halves() if test is None else (prompts, test)
-    check_sizes(len(ranking), len(judging))
-    return ranking, judging
 
 
 def examples_of(prompts: Prompts) -> Examples:
@@ -235,6 +249,7 @@ def _weights(
     draws: int,
     k: int | None,
     search: str,
+    alternatives: int = 0,
 ) -> dict[str, float]:
     """About how many passes each stage takes, for the progress bar.
 
@@ -250,6 +265,7 @@ def _weights(
         "Measuring the curve": judging * subsets / 3,
         "Choosing heads": searched,
         "Testing the circuit": judging * (4 + (k or every / 4)) / 2,
+        "Searching alternatives": alternatives * 2 * ranking * every / 3,
         "Counting edges": 3.0 * judging,
         "Tracing paths": 2.0 * layers * ranking,
         "Describing heads": 24.0 + 2 * judging,
@@ -263,6 +279,7 @@ def check_settings(
     threshold: float = 0.9,
     points: int | str = AUTO,
     draws: int = 2,
+    alternatives: int = 0,
 ) -> None:
     """Raise an error that names what is unknown or out of range; needs no model."""
     if metric is not None:
@@ -270,6 +287,7 @@ def check_settings(
     check_search(search, threshold)
     check_points(points)
     check_draws(draws)
+    check_alternatives(alternatives, least=0)
 
 
 def _scores(model: Model, effects: Any) -> tuple[Tensor, str, dict[str, Any]] | None:
@@ -290,32 +308,6 @@ def _scores(model: Model, effects: Any) -> tuple[Tensor, str, dict[str, Any]] | 
     scores = torch.tensor(effects.rows(*shape_of(model).grid, model_name(model)))
     file = Path(effects.name).name
     return scores, f"given in {file}", {GIVEN: file, "sha256": effects.sha256}
-
-
-def check_effects(effects: HeadEffects, model: Model, prompts: Prompts) -> None:
-    """Raise an error if precomputed effects are not of these prompts on this model."""
-    ours = model_name(model), prompts.task, len(prompts)
-    rows = len(effects.values) if effects.over == "prompts" else len(prompts)
-    grid, own = tuple(effects.values.shape[1:]), shape_of(model).grid
-    if grid != own and effects.unit == "head":
-        raise MechheadsError(
-            f"These effects are of {grid[0]} layers of {grid[1]} heads, but {ours[0]} has "
-            f"{own[0]} of {own[1]}. Compute them again."
-        )
-    if not bool(effects.values.isfinite().all()):
-        raise MechheadsError(f"These effects ({effects.method}) are not all finite numbers.")
-    if (effects.model, effects.task, rows) != ours:
-        raise MechheadsError(
-            f"These effects are of {effects.task} on {effects.model} ({rows} prompts), not of "
-            f"{prompts.task} on {ours[0]} ({len(prompts)} prompts). Give the prompts that they "
-            "were computed on, and others as test, which judge the ranking."
-        )
-
-
-def check_sizes(n: int, test: int) -> None:
-    """Raise an error if there are too few prompts for intervals."""
-    for flag, size in (("--n", n), ("--test", test)):
-        check_prompts(flag, size)
 
 
 def _options(method: "str | Callable[..., Any]", given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from mechheads.reports.run import write_reports
 from mechheads.runs.files import write_text
 from mechheads.runs.folder import Record, write_table
 
+from .certainty.report import certainty_sections
 from .circuit import Head, auroc
 from .comparison import Comparison
 from .curve import Curve
@@ -55,11 +56,14 @@ def write_comparison(folder: Path, found: Comparison, record: Record | None = No
 
 
 def effects_table(found: Discovery) -> "pd.DataFrame":
-    """Every head's effect, and what the head does with nothing to do."""
+    """Every head's effect, its inclusion on resampled prompts, and what it does when idle."""
     frame = found.effects.frame().drop(columns="se")
+    places = ["layer", "head"]
+    if found.inclusion is not None:
+        frame = frame.merge(found.inclusion.frame()[[*places, "inclusion"]], on=places)
     if found.effects.unit != "head":
         return frame
-    return frame.merge(found.activity.frame(), on=["layer", "head"])
+    return frame.merge(found.activity.frame(), on=places)
 
 
 def importances(found: Discovery) -> dict[str, Any]:
@@ -131,7 +135,8 @@ def _discovery_sections(found: Discovery) -> list[Section]:
                 found.plot(paths=True),
             )
         )
-    return [*sections, example_section(found.examples)]
+    sure = certainty_sections(found.inclusion, found.clusters, found.alternatives)
+    return [*sections, *sure, example_section(found.examples)]
 
 
 def example_section(examples: Examples) -> Section:

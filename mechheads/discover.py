@@ -24,6 +24,7 @@ def discover(
     search: Literal["top", "prune", "greedy"] = "top",
     heads: str | None = None,
     circuit: str | None = None,
+    alternatives: int = 0,
     effects: str | None = None,
     signed: bool = False,
     direction: Literal["noising", "denoising"] = "noising",
@@ -67,6 +68,8 @@ def discover(
         search: top (the top of the ranking), prune or greedy (fewer heads, slower)
         heads: your own circuit to evaluate, e.g. L9H6,L9H9, instead of choosing one
         circuit: the same from a circuit.json, or a published one, e.g. ioi_gpt2_small
+        alternatives: search so many times for other heads that explain as much: none of the
+            circuit's, or used ones penalised; each search takes about two curves
         effects: rank by a CSV file instead of a method: layer, head, effect for every head, e.g.
             effects.csv of an earlier run
         signed: rank by the signed effect, not its magnitude; misleading where heads are dead

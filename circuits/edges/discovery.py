@@ -13,7 +13,8 @@ import numpy as np
 
 from circuits.circuit import Head
 from circuits.discovery import Examples
-from circuits.experiment import WHOLE, check_settings, examples_of, in_halves
+from circuits.experiment import WHOLE, check_settings, examples_of
+from circuits.halves import in_halves
 from circuits.points import SHARES
 from mechheads.engine.edge_subsets import graph_of
 from mechheads.errors import MechheadsError, unknown

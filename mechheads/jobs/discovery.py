@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 # Passed to circuits.discover unchanged.
 OPTIONS = (
-    "method metric threshold k search signed direction replacement points draws seed budget"
+    "method metric threshold k search alternatives signed direction replacement points draws "
+    "seed budget"
 ).split()
 
 # Passed to circuits.discover_edges unchanged.
@@ -28,13 +29,14 @@ OF_HEADS: Mapping[str, Any] = {
     "search": "top",
     "heads": None,
     "circuit": None,
+    "alternatives": 0,
     "effects": None,
     "direction": "noising",
     "points": "auto",
 }
 
 # Checked before the model is loaded.
-CHECKED = ("metric", "search", "threshold", "points", "draws")
+CHECKED = ("metric", "search", "threshold", "points", "draws", "alternatives")
 
 
 def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:

@@ -28,6 +28,7 @@ FIGURES = {
     "Ablated": "mechheads.reports.ablation:draw_ablated",
     "Ablation": "mechheads.gating.figures:draw_ablation",
     "Accuracies": "mechheads.filler.figures:draw_accuracies",
+    "Alternatives": "circuits.certainty.figures:draw_alternatives",
     "Attention": "mechheads.filler.figures:draw_attention",
     "Comparison": "circuits.figures:draw_comparison",
     "Contrast": "mechheads.gating.figures:draw_contrast",
@@ -46,9 +47,11 @@ FIGURES = {
     "HeadActivity": "mechheads.reports.heads:draw_activity",
     "HeadEffects": "mechheads.reports.heads:draw_effects",
     "HeadTypes": "mechheads.reports.heads:draw_head_types",
+    "Inclusion": "circuits.certainty.figures:draw_inclusion",
     "Masking": "mechheads.masking.figures:draw_masking",
     "Matrix": "mechheads.masking.figures:draw_matrix",
     "Patterns": "mechheads.reports.patterns:draw_patterns",
+    "PromptClusters": "circuits.certainty.figures:draw_clusters",
     "PositionEffects": "mechheads.reports.heads:draw_positions",
 }
 REPORTS = {

@@ -49,7 +49,8 @@ def test_a_run_has_all_its_files(run):
 
 def test_tables_have_the_promised_columns(run):
     effects, curve = pd.read_csv(run / "effects.csv"), pd.read_csv(run / "curve.csv")
-    columns = ["layer", "head", "effect", "ci_low", "ci_high", "p_value", "first_token", "written"]
+    columns = ["layer", "head", "effect", "ci_low", "ci_high", "p_value", "inclusion"]
+    columns += ["first_token", "written"]
     assert effects.columns.tolist() == columns
     assert len(effects) == 32
     assert curve.columns.tolist() == [

@@ -32,7 +32,9 @@ def results():
     """A result of every kind, by the name of its kind."""
     model = mechheads.load("mini")
     prompts = tasks.make("math", model, n=16)
-    discovery = circuits.discover(model, prompts, method="attribution", draws=2, quiet=True)
+    discovery = circuits.discover(
+        model, prompts, method="attribution", draws=2, alternatives=1, quiet=True
+    )
     edges = circuits.discover_edges(model, prompts, draws=2, points=3, quiet=True)
     parts = gate_task(model, *prompts.halves(), FEW, k=8, points=3, quiet=True)
     one, two = (Side(str(i), half, half) for i, half in enumerate(prompts.halves()))
@@ -56,6 +58,9 @@ def results():
         discovery,
         discovery.curve,
         discovery.faithfulness,
+        discovery.inclusion,
+        discovery.clusters,
+        discovery.alternatives,
         circuits.compare([discovery], [discovery]),
         edges,
         edges.curve,

@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from circuits.circuit import Circuit, Head
 from mechheads.scoring.effects import HeadEffects
 from mechheads.scoring.statistics import resample
-
-from .circuit import Circuit, Head
 
 
 def overlap(rankings: Sequence[Sequence[Head]], k: int) -> float:
@@ -21,10 +18,10 @@ def overlap(rankings: Sequence[Sequence[Head]], k: int) -> float:
 
 def resampled_overlap(
     effects: HeadEffects, k: int, *, signed: bool = False, times: int = 200
-) -> tuple[float, Float[Tensor, "layer head"]]:
-    """Bootstrap over prompts: Jaccard index with the top k heads, and how often each is in them.
+) -> float:
+    """Bootstrap over prompts: Jaccard index with the top k heads, mean over resampled prompts.
 
-    Runs no model: uses the effects per prompt.
+    Runs no model: uses the effects per prompt. How often each head is in: `certainty.inclusion`.
     """
     n = len(effects.values)
     means = (resample(n, times=times) @ effects.values.flatten(1)) / n
@@ -36,4 +33,4 @@ def resampled_overlap(
     own[[layer * heads + head for layer, head in effects.ranking(signed=signed)[:k]]] = 1.0
     both = (members * own).sum(1)
     either = (members + own).clamp(max=1).sum(1).clamp(min=1)
-    return float((both / either).mean()), members.mean(0).view(effects.scores.shape)
+    return float((both / either).mean())
