@@ -21,6 +21,7 @@ from .edges import (
     edge_curve,
 )
 from .experiment import discover
+from .leaderboard import Leaderboard, Round, rank_methods
 from .literature import published
 from .validation import Faithfulness, faithfulness
 
@@ -33,6 +34,8 @@ __all__ = [
     "EdgeCurve",
     "EdgeDiscovery",
     "Faithfulness",
+    "Leaderboard",
+    "Round",
     "compare",
     "compare_edges",
     "discover",
@@ -41,4 +44,5 @@ __all__ = [
     "explained_effect_curve",
     "faithfulness",
     "published",
+    "rank_methods",
 ]

@@ -17,7 +17,7 @@ DOORS = {
     "register_method register_metric wrap",
     circuits: "discover compare explained_effect_curve faithfulness Circuit Curve Discovery "
     "Comparison Faithfulness published discover_edges compare_edges edge_curve EdgeCurve "
-    "EdgeDiscovery EdgeComparison",
+    "EdgeDiscovery EdgeComparison rank_methods Leaderboard Round",
     tasks: "make from_records from_tokens register TASKS Task Pair Prompts Span words_as_tokens",
 }
 FUNCTIONS = [
