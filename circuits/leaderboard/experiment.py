@@ -7,7 +7,9 @@
 4. f is below the threshold at one share and above it at the next: all k up to there are measured,
    and the first that reaches it is N, as on the whole curve.
 
-The numbers are those of `circuits.discover` with the same prompts, method and seed.
+The numbers are those of `circuits.discover` with the same prompts and method (and points "all",
+where there are many heads). Random rankings are judged at MIB's shares like the others, more
+closely than the band that `discover` draws; their N is interpolated between evenly spaced points.
 """
 
 import random
@@ -23,17 +25,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.circuit import Head, auroc
-from circuits.curve import (
-    SHARES,
-    check_gap,
-    explained,
-    explained_by_prompt,
-    mib_counts,
-    needed,
-    random_points,
-)
 from circuits.experiment import check_settings, in_halves
 from circuits.literature import published_for
+from circuits.measured import check_gap, explained, explained_by_prompt, needed
+from circuits.points import SHARES, TOLERANCE, mib_counts
 from mechheads import metrics
 from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.errors import MechheadsError
@@ -173,6 +168,12 @@ def clocked(spent: MutableMapping[str, float], what: str) -> Iterator[None]:
     spent[what] = spent.get(what, 0.0) + time.process_time() - start
 
 
+def random_points(heads: int) -> list[int]:
+    """Where random rankings are measured: at MIB's shares as all others, and evenly spaced."""
+    even = {round(i * heads / (POINTS - 1)) for i in range(POINTS)}
+    return sorted(even | set(mib_counts(heads)))
+
+
 def random_orders(grid: tuple[int, int], draws: int, seed: int) -> list[list[Head]]:
     """The random rankings that `circuits.explained_effect_curve` draws with this seed."""
     every = [(layer, head) for layer in range(grid[0]) for head in range(grid[1])]
@@ -203,7 +204,7 @@ def _judged(
 ) -> dict[str, tuple[Tensor, Tensor, float]]:
     """CPR and CMD as means over prompts, and N, of every method and of random rankings."""
     shares = mib_counts(grid[0] * grid[1])
-    at = random_points(grid[0] * grid[1], POINTS)
+    at = random_points(grid[0] * grid[1])
     keep = [
         nested(order, *grid)[shares] for r in found.values() for order in (r.by_sign, r.by_size)
     ]
@@ -253,7 +254,7 @@ def _f(values: Float[Tensor, "k judged"], ends: Float[Tensor, "end judged"]) -> 
 
 def _reaches(f: Tensor, threshold: float) -> bool:
     """As `needed` decides it."""
-    return float(f) >= threshold - 1e-6
+    return float(f) >= threshold - TOLERANCE
 
 
 def _cpr(values: Float[Tensor, "share judged"], ends: Tensor) -> Float[Tensor, " judged"]:

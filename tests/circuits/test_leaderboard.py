@@ -13,10 +13,11 @@ import circuits
 import mechheads
 import tasks
 from circuits.circuit import Circuit
-from circuits.curve import SHARES
 from circuits.leaderboard.board import Leaderboard
+from circuits.leaderboard.experiment import random_orders
 from circuits.leaderboard.rounds import LeftOut, Round
 from circuits.leaderboard.standings import MEASURES, Estimate, mean_rank, ranks
+from circuits.points import SHARES
 from mechheads.errors import MechheadsError
 from mechheads.scoring.registry import METHODS, register_method
 from mechheads.scoring.statistics import resample, student
@@ -29,7 +30,7 @@ def board():
     """A round of mini."""
     model = mechheads.load("mini")
     prompts = tasks.make("ioi", model, n=24, seed=5)
-    return circuits.rank_methods(model, prompts, methods=FEW, quiet=True)
+    return circuits.rank_methods(model, prompts, methods=FEW, draws=3, quiet=True)
 
 
 @pytest.fixture
@@ -64,10 +65,23 @@ def test_the_numbers_are_those_of_discover_on_the_same_prompts(method, board):
     found = circuits.discover(model, prompts, method=method, seed=5, quiet=True).headline
     for name in ("cpr", "cmd"):
         assert value(board, name, method) == pytest.approx(found[name], abs=1e-5)
-        assert value(board, name, "random") == pytest.approx(found[f"{name}_random"], abs=1e-5)
     assert value(board, "needed", method) == found["needed"]
     assert value(board, "needed_share", method) == found["needed"] / 32
-    assert value(board, "needed", "random") == pytest.approx(found["needed_random"])
+
+
+def test_random_rankings_are_judged_like_the_others(board):
+    model = mechheads.load("mini")
+    _, judging = tasks.make("ioi", model, n=24, seed=5).halves()
+    curves = [
+        circuits.explained_effect_curve(model, judging, order, draws=2, quiet=True)
+        for order in random_orders((4, 8), 3, seed=5)
+    ]
+    cpr, cmd = (sum(getattr(c, n) for c in curves) / 3 for n in ("area_under", "area_from_1"))
+    assert value(board, "cpr", "random") == pytest.approx(cpr, abs=1e-5)
+    assert value(board, "cmd", "random") == pytest.approx(cmd, abs=1e-5)
+    # Between the points, 4 heads apart, N is interpolated.
+    count = sum(curve.needed() for curve in curves) / 3
+    assert value(board, "needed", "random") == pytest.approx(count, abs=4)
 
 
 @pytest.mark.parametrize(("threshold", "replacement"), [(0.3, "zero"), (1.0, "corrupt")])
@@ -241,7 +255,9 @@ def test_a_method_that_fails_is_left_out_and_its_pair_has_no_standings(methods, 
 
 
 def test_boards_are_added_and_come_back_as_they_were(board, tmp_path):
-    other = Leaderboard((made("x", 0, [0.5, 0.9]),), left_out=(LeftOut("x", "u", 0, "no", "a"),))
+    other = Leaderboard(
+        (made("x", 0, [0.5, 0.9]),), draws=3, left_out=(LeftOut("x", "u", 0, "no", "a"),)
+    )
     whole = board + other
     assert [r.model for r in whole.rounds] == ["mini", "x"]
     again = Leaderboard.load(whole.save(tmp_path))
