@@ -29,6 +29,7 @@ from .edges import (
     edge_curve,
 )
 from .experiment import discover
+from .leaderboard import Leaderboard, Round, rank_methods
 from .literature import published
 from .validation import Faithfulness, faithfulness
 
@@ -43,7 +44,9 @@ __all__ = [
     "EdgeDiscovery",
     "Faithfulness",
     "Inclusion",
+    "Leaderboard",
     "PromptClusters",
+    "Round",
     "alternative_circuits",
     "compare",
     "compare_edges",
@@ -54,5 +57,6 @@ __all__ = [
     "faithfulness",
     "inclusion",
     "published",
+    "rank_methods",
     "several_circuits",
 ]

@@ -18,7 +18,7 @@ DOORS = {
     circuits: "discover compare explained_effect_curve faithfulness Circuit Curve Discovery "
     "Comparison Faithfulness published discover_edges compare_edges edge_curve EdgeCurve "
     "EdgeDiscovery EdgeComparison inclusion Inclusion alternative_circuits Alternatives "
-    "several_circuits PromptClusters",
+    "several_circuits PromptClusters rank_methods Leaderboard Round",
     tasks: "make from_records from_tokens register TASKS Task Pair Prompts Span words_as_tokens",
 }
 FUNCTIONS = [

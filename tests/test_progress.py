@@ -64,6 +64,8 @@ FEW = {"n": 8, "test": 8}
 RUNS = {
     "discover": {"method": "attribution", **FEW},
     "compare": {"tasks": "math,ioi", "method": "attribution", **FEW},
+    "leaderboard": {"models": "mini,known/induction", "tasks": "math", "seeds": 2}
+    | {"methods": "attribution,direct,random", **FEW},
     "gate": {"task": "math,syntax", "seeds": 2, "updates": 5, "points": 2, **FEW},
     "mask": {"tasks": "math_calculation,retrieval", "n": 8, "rank": 8, "draws": 2, "k": "2"}
     | {"method": "attribution", "matrix": True},

@@ -23,13 +23,19 @@ class Command:
     """A function in the module of the same name.
 
     `takes` says whose options it also accepts. A `swept` command can be part of a sweep, and leaves
-    a run folder that can be verified.
+    a run folder that can be verified; a `grid` leaves one too, but is a grid of runs of its own.
     """
 
     name: str
     summary: str
     takes: tuple[Literal["tasks", "methods", "commands"], ...] = ()
     swept: bool = False
+    grid: bool = False
+
+    @property
+    def measures(self) -> bool:
+        """Whether it leaves a run folder that can be verified."""
+        return self.swept or self.grid
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -130,6 +136,7 @@ COMMANDS: Mapping[str, Command] = {
         ),
         Command("prefix", "measure what meaningless filler does to a model", ("tasks",), True),
         Command("compare", "compare how many heads and edges two models need", swept=True),
+        Command("leaderboard", "compare scoring methods by the circuits they find", grid=True),
         Command("verify", "rerun a run folder and compare the numbers"),
         Command("show", "print a task's prompts and how well a model does on them", ("tasks",)),
         Command("attention", "draw the attention patterns of all heads on one prompt"),

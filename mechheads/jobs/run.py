@@ -28,6 +28,7 @@ REPORT = "report.html"
 JOBS = {
     "discover": "discovery",
     "compare": "comparison",
+    "leaderboard": "leaderboard",
     "gate": "gating",
     "mask": "masking",
     "prefix": "filler",

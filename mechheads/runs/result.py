@@ -48,6 +48,7 @@ FIGURES = {
     "HeadEffects": "mechheads.reports.heads:draw_effects",
     "HeadTypes": "mechheads.reports.heads:draw_head_types",
     "Inclusion": "circuits.certainty.figures:draw_inclusion",
+    "Leaderboard": "circuits.leaderboard.figures:draw_leaderboard",
     "Masking": "mechheads.masking.figures:draw_masking",
     "Matrix": "mechheads.masking.figures:draw_matrix",
     "Patterns": "mechheads.reports.patterns:draw_patterns",
@@ -62,6 +63,7 @@ REPORTS = {
     "EdgeDiscovery": "circuits.edges.report:write_edge_discovery",
     "Filler": "mechheads.filler.report:write_filler",
     "Gating": "mechheads.gating.report:write_gating",
+    "Leaderboard": "circuits.leaderboard.report:write_leaderboard",
     "Masking": "mechheads.masking.report:write_masking",
 }
 

@@ -101,6 +101,25 @@ def _reach(
     return found
 
 
+def student(
+    values: Float[Tensor, "sample *cell"], level: float = 0.95
+) -> tuple[Float[Tensor, "*cell"], Float[Tensor, "*cell"]]:
+    """Interval of the mean of a few values that are means themselves, such as one per seed.
+
+    Student's t: a bootstrap of three values means nothing. NaN for a single value.
+
+    >>> import torch
+    >>> low, high = student(torch.tensor([1.0, 2.0, 3.0]))
+    >>> round(low.item(), 2), round(high.item(), 2)
+    (-0.48, 4.48)
+    """
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
+
+    reach = float(stdtrit(len(values) - 1, (1 + level) / 2)) if len(values) > 1 else torch.nan
+    half = reach * standard_error(values)
+    return values.mean(0) - half, values.mean(0) + half
+
+
 def ends(
     draws: Float[Tensor, "draw *cell"], level: float = 0.95
 ) -> tuple[Float[Tensor, "*cell"], Float[Tensor, "*cell"]]:

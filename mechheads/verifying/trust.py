@@ -30,13 +30,14 @@ LISTS = {
     "mask": ("tasks",),
     "prefix": ("models",),
     "compare": ("tasks",),
+    "leaderboard": ("models", "tasks"),
 }
 # Text that is never opened: looked up in a table, read as numbers or heads, or part of a prompt.
 # Any other text of a setting may be a file.
 WORDS = frozenset(
-    "method metric metrics split dtype revision device comet_command heads head k matrix_k rates "
-    "points pulled_rates filler word instruction conditions sweep to part senders mlps positions "
-    "names operations members".split()
+    "method methods metric metrics split dtype revision device comet_command heads head k matrix_k "
+    "rates points pulled_rates filler word instruction conditions sweep to part senders mlps "
+    "positions names operations members".split()
 )
 
 
@@ -53,10 +54,10 @@ class Allowed:
 def trusted_settings(folder: Path, record: Record, allowed: Allowed) -> dict[str, Any]:
     """The settings to rerun a folder with; an error lists what it needs that is not allowed."""
     command = COMMANDS.get(record.command)
-    if command is None or not command.swept:
+    if command is None or not command.measures:
         raise MechheadsError(
             f"{folder} is a run of {record.command[:40]!r}, which cannot be verified. Only "
-            f"{', '.join(c.name for c in COMMANDS.values() if c.swept)} can."
+            f"{', '.join(c.name for c in COMMANDS.values() if c.measures)} can."
         )
     settings = command.in_full(_typed(folder, record, command))
     needs = list(_needs(command, settings))

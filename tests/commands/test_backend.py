@@ -19,7 +19,16 @@ BACKENDS: list[Any] = ["hooked", "bridge"] if find_backend(None) == "hooked" els
 
 def test_every_command_that_measures_a_model_takes_a_backend():
     measuring = {name for name, command in COMMANDS.items() if "dtype" in command.flags}
-    assert measuring == {"discover", "compare", "gate", "mask", "prefix", "show", "attention"}
+    assert measuring == {
+        "discover",
+        "compare",
+        "leaderboard",
+        "gate",
+        "mask",
+        "prefix",
+        "show",
+        "attention",
+    }
     for name in [*measuring, "bench"]:
         assert "backend" in COMMANDS[name].flags
 

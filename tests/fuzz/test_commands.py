@@ -36,6 +36,7 @@ BASES = {
     "mask": "--tasks=retrieval --n=4 --rank=4 --k=2 --draws=1 --max-tokens=1 --method=attribution",
     "prefix": "--n=4 --length=4 --max-tokens=1",
     "compare": "--tasks=math --n=4 --test=4 --draws=2 --method=attribution",
+    "leaderboard": "--tasks=math --n=4 --test=4 --seeds=1 --draws=2 --methods=direct,random",
     "verify": "nothing-here",
     "show": "--task=math --n=2 --test=2",
     "attention": "--models=mini --out=a.html",
@@ -85,7 +86,9 @@ def attempt(name: str, words: list[str], place: Path) -> tuple[int, str, float]:
 @pytest.fixture(scope="module", autouse=True)
 def imported() -> None:
     """Import what the commands import late, or every fork would do so again."""
-    for job in ("discovery", "comparison", "gating", "masking", "filler", "sparsify", "train_mini"):
+    for job in ("discovery", "comparison", "leaderboard", "gating", "masking", "filler"):
+        import_module(f"mechheads.jobs.{job}")
+    for job in ("sparsify", "train_mini"):
         import_module(f"mechheads.jobs.{job}")
     for room in ("training.pretraining", "training.sparsification", "gating", "masking", "filler"):
         import_module(f"mechheads.{room}")

@@ -28,6 +28,7 @@ from mechheads.compare import compare
 from mechheads.discover import discover
 from mechheads.errors import MechheadsError, printable
 from mechheads.gate import gate
+from mechheads.leaderboard import leaderboard
 from mechheads.mask import mask
 from mechheads.models import locate
 from mechheads.models.model import encoder_of
@@ -232,6 +233,10 @@ RUNS: dict[str, Any] = {
     ),
     "compare": lambda: compare(
         tasks="math", n=4, test=4, draws=2, method="attribution", out="runs", quiet=True
+    ),
+    "leaderboard": lambda: leaderboard(
+        models="known/induction", n=4, test=4, seeds=2, draws=2, methods="direct,random",
+        out="runs", quiet=True,
     ),
     "gate": lambda: gate(n=8, test=8, seeds=1, updates=2, points=2, out="runs", quiet=True),
     "mask": lambda: mask(

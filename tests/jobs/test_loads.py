@@ -8,6 +8,7 @@ from mechheads.compare import compare
 from mechheads.discover import discover
 from mechheads.gate import gate
 from mechheads.jobs.run import JOBS
+from mechheads.leaderboard import leaderboard
 from mechheads.mask import mask
 from mechheads.prefix import prefix
 
@@ -31,6 +32,10 @@ COMMANDS = {
         out=out,
         quiet=True,
     ),
+    "leaderboard": lambda out: leaderboard(
+        tasks="math", methods="attribution,direct", seeds=1, n=4, test=4, draws=2, out=out,
+        quiet=True,
+    ),
 }  # fmt: skip
 
 
@@ -43,5 +48,6 @@ def test_a_run_folder_loads_as_its_result(name, tmp_path):
     result, folder = COMMANDS[name](str(tmp_path))
     again = type(result).load(folder)
     assert (again.headline, again.sentence) == (result.headline, result.sentence)
+    assert folder is not None
     kept = json.loads((folder / "result.json").read_text())["headline"]
     assert set(kept) == set(again.headline)

@@ -10,6 +10,7 @@ from mechheads.compare import compare
 from mechheads.discover import discover
 from mechheads.gate import gate
 from mechheads.jobs.run import JOBS, flat
+from mechheads.leaderboard import leaderboard
 from mechheads.mask import mask
 from mechheads.models.options import ModelOptions
 from mechheads.packages import no_garbage_collection
@@ -18,6 +19,7 @@ from mechheads.prefix import prefix
 SMALL = {
     discover: {"task": "math", "n": 4, "test": 4, "draws": 2},
     compare: {"tasks": "math", "n": 4, "test": 4, "draws": 2},
+    leaderboard: {"tasks": "math", "n": 4, "test": 4, "seeds": 2, "methods": "direct,random"},
     gate: {"n": 8, "test": 8, "seeds": 1, "updates": 20, "points": 3},
     mask: {"tasks": "retrieval", "n": 4, "rank": 4, "k": "2", "draws": 1, "max_tokens": 2},
     prefix: {"n": 16, "length": 4, "max_tokens": 2},
@@ -45,8 +47,8 @@ def test_every_command_that_measures_can_print_json():
     assert {name for name, command in COMMANDS.items() if "json" not in command.flags} == {"fetch"}
 
 
-def test_every_job_belongs_to_a_command_that_can_be_swept():
-    assert set(JOBS) == {name for name, command in COMMANDS.items() if command.swept}
+def test_every_job_belongs_to_a_command_that_can_be_verified():
+    assert set(JOBS) == {name for name, command in COMMANDS.items() if command.measures}
 
 
 def test_settings_are_flat_and_say_nothing_of_where_to_write():

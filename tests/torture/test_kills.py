@@ -20,6 +20,7 @@ from mechheads.attention import attention
 from mechheads.compare import compare
 from mechheads.discover import discover
 from mechheads.gate import gate
+from mechheads.leaderboard import leaderboard
 from mechheads.mask import mask
 from mechheads.prefix import prefix
 from mechheads.sparsify import sparsify
@@ -37,6 +38,10 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "discover": lambda out: discover(task="math", n=4, test=4, draws=2, out=str(out), quiet=True),
     "compare": lambda out: compare(
         tasks="math", n=4, test=4, draws=2, method="attribution", out=str(out), quiet=True
+    ),
+    "leaderboard": lambda out: leaderboard(
+        tasks="math", n=4, test=4, seeds=1, draws=2, methods="direct,random", out=str(out),
+        quiet=True,
     ),
     "gate": lambda out: gate(
         n=8, test=8, seeds=1, updates=4, points=2, no_patching=True, out=str(out), quiet=True

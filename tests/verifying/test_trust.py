@@ -64,6 +64,9 @@ def test_only_commands_that_measure_are_rerun(command, run, tmp_path, monkeypatc
         ("gate", {"retain": "own.jsonl:a=b", "forget": "math"}, "--retain own.jsonl:a=b"),
         ("compare", {"standard": "../a", "sparse": "../b"}, "--standard ../a, --sparse ../b"),
         ("prefix", {"models": "mini,/etc"}, "--models /etc"),
+        ("leaderboard", {"models": "known/ioi,../x"}, "uses --models ../x, .* add --allow-files"),
+        ("leaderboard", {"models": "a/b", "tasks": "ioi"}, "from a model hub. .* add --allow-hub"),
+        ("leaderboard", {"tasks": "ioi,own.jsonl"}, "uses --tasks own.jsonl, .* add --allow-files"),
         ("discover", {"effects": "own.csv"}, "uses --effects own.csv, .* add --allow-files"),
         ("discover", {"effects": "mini"}, "uses --effects mini, .* add --allow-files"),
         ("discover", {"effects": ""}, "uses --effects , .* add --allow-files"),
@@ -116,7 +119,7 @@ def test_heads_and_published_circuits_need_no_permission(tmp_path, monkeypatch):
         discover(circuit="ioi_gpt2_small", n=4, test=4, out=str(tmp_path / "runs"), quiet=True)
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS.values() if c.swept], ids=str)
+@pytest.mark.parametrize("command", [c for c in COMMANDS.values() if c.measures], ids=str)
 def test_it_is_known_of_every_text_whether_it_names_a_file(command):
     """A new flag must be added to WORDS, or it needs --allow-files."""
     text = {name for name, p in command.settings.items() if trust._is_text(p.annotation)}
