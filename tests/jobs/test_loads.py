@@ -47,7 +47,8 @@ def test_every_job_is_here():
 def test_a_run_folder_loads_as_its_result(name, tmp_path):
     result, folder = COMMANDS[name](str(tmp_path))
     again = type(result).load(folder)
-    assert (again.headline, again.sentence) == (result.headline, result.sentence)
+    assert again.sentence == result.sentence
+    assert str(again.headline) == str(result.headline)  # not a number equals itself here
     assert folder is not None
     kept = json.loads((folder / "result.json").read_text())["headline"]
     assert set(kept) == set(again.headline)

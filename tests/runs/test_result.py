@@ -62,6 +62,9 @@ def results():
         discovery.clusters,
         discovery.alternatives,
         circuits.compare([discovery], [discovery]),
+        circuits.rank_methods(
+            model, prompts, methods=["attribution", "random"], draws=2, quiet=True
+        ),
         edges,
         edges.curve,
         circuits.compare_edges(edges, edges),
