@@ -1,4 +1,4 @@
-"""Command `sweep`: a resumable grid of runs, here or on a Ray cluster."""
+"""Command `sweep`: a resumable grid of runs, here or on a Ray or Slurm cluster."""
 
 from mechheads.cli.main import run
 from mechheads.jobs.run import Finished
@@ -17,6 +17,11 @@ def sweep(
     cpus: float | None = None,
     gpus: float = 0.0,
     split_layers: bool = False,
+    partition: str | None = None,
+    time: str | None = None,
+    jobs: int | None = None,
+    no_wait: bool = False,
+    shard: str | None = None,
     out: str = "runs/sweep",
     quiet: bool = False,
     json: bool = False,
@@ -38,12 +43,22 @@ def sweep(
         seeds: a comma-separated list of random seeds; gate's own --seeds, its number of fits, can
             only be set in a TOML file (seeds = 5)
         config: a TOML file with one or more [[grid]] tables, instead of the flags above
-        cluster: local, or the address of a Ray cluster; default: run in this process
+        cluster: local, or the address of a Ray cluster, or slurm (from a login node); default: run
+            in this process
         cpus: CPUs and threads per cell; default: 1 on a cluster, all in this process. The same
             number gives identical bytes
         gpus: GPUs per cell on a cluster
         split_layers: split the patching of each discover cell by layer across the workers (not its
             curve)
+        partition: Slurm's partition; other options of sbatch are taken from its environment
+            variables (SBATCH_ACCOUNT)
+        time: the limit of each of Slurm's tasks: 01:30:00
+        jobs: into how many tasks of a Slurm job array to divide the cells; default: one per cell,
+            up to 100
+        no_wait: submit the job to Slurm and end; by default the sweep waits, and cancels the job
+            when it is stopped
+        shard: 3/16: run only the third of 16 equal shares of the cells; others may run at the same
+            time, here or on any machine that sees the folder. The last one writes the overview
         out: the sweep's folder
         quiet: print no notices and show no progress bar
         json: print one JSON object (headline, warnings, folder) instead of text

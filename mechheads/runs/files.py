@@ -21,13 +21,17 @@ LOCK = ".lock"
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 
 
+class InUse(MechheadsError):
+    """Another process is writing to a folder."""
+
+
 def prepare(folder: Path) -> Path:
     """The folder, created if needed; raises an error if it is not writable."""
     probe = folder / ".writable"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process may have been faster
     except OSError as error:
         raise MechheadsError(
             f"cannot write to {folder} ({error.strerror}). Choose a different --out."
@@ -136,15 +140,18 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder until this one has finished or died."""
+def alone(folder: Path, wait: float = 0.0) -> Iterator[None]:
+    """Keep other processes out of a folder until this one has finished or died.
+
+    If another one is there, wait for it for so many seconds, and then raise an error.
+    """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / LOCK, blocking=False)
+    lock = FileLock(folder / LOCK, timeout=wait)
     try:
         lock.acquire()
     except Timeout:
-        raise MechheadsError(
+        raise InUse(
             f"another process is writing to {folder}. Wait for it, or choose a different --out."
         ) from None
     except OSError as error:

@@ -5,6 +5,7 @@ A sweep's folder:
 - cells/NAME/inputs.json    digests of the files it read; if they change, it runs again;
 - failed/NAME.txt           the error of each cell that failed, until it succeeds;
 - log.txt                   a line per cell run, with its time;
+- .running/                 while shards run: who runs what, and their logs (shards.py);
 - index.html, sweep.json    the overview.
 """
 
@@ -55,12 +56,13 @@ class Done:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's folder and cells, with the runs and errors of those that have ended."""
+    """A sweep's folder, cells and log, with the runs and errors of the cells that have ended."""
 
     out: Path
     cells: Sequence[Cell]
     runs: dict[Cell, CellRun]
     errors: dict[Cell, str]
+    log: str = LOG
 
 
 # Runs cells and yields each as it ends; in between, it yields the number of running cells.
@@ -258,7 +260,14 @@ def describe(problem: BaseException) -> str:
     return " ".join(f"{type(problem).__name__}: {problem}{places}".split())
 
 
-def here(threads: int | None = None) -> Runner:
+def in_order(cells: list[Cell], _: Path) -> Iterator[Cell]:
+    """Every cell in its turn."""
+    return iter(cells)
+
+
+def here(
+    threads: int | None = None, turns: Callable[[list[Cell], Path], Iterator[Cell]] = in_order
+) -> Runner:
     """Run cells in this process, one by one, with this many threads; models stay loaded."""
 
     def runner(cells: list[Cell], out: Path) -> Iterator[Done | int]:
@@ -266,14 +275,14 @@ def here(threads: int | None = None) -> Runner:
 
         session = Session(ModelCache(), quiet=True)
         with with_threads(threads):
-            for cell in cells:
+            for cell in turns(cells, out):
                 yield 1
                 yield run_cell(cell, out, session)
 
     return runner
 
 
-def record(out: Path, done: Done) -> str:
+def record(out: Path, done: Done, log: str = LOG) -> str:
     """Record a cell's error, or clear its earlier one; returns its line in the log."""
     note = out / FAILED / f"{done.cell.name}.txt"
     state = f"failed: {done.error}" if done.error else "done"
@@ -283,7 +292,7 @@ def record(out: Path, done: Done) -> str:
             write_text(note, f"{done.error}\n")
         else:
             note.unlink(missing_ok=True)
-        with (out / LOG).open("a", encoding="utf-8") as stream:
+        with (out / log).open("a", encoding="utf-8") as stream:
             stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
     except OSError as error:
         raise MechheadsError(f"cannot write to {out} ({error.strerror}).") from None
@@ -294,7 +303,7 @@ def _take(sweep: Sweep, done: Done) -> str:
     """Add a cell's outcome; if it cannot be recorded (e.g. the disk is full), the cell failed."""
     error, run = done.error, done.run
     try:
-        line = record(sweep.out, done)
+        line = record(sweep.out, done, sweep.log)
     except MechheadsError as problem:
         error = error or str(problem)
         line = f"{done.cell.name} failed: {error}"

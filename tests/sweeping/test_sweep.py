@@ -5,12 +5,11 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 import time
 from typing import Any
 
 import pytest
-from sweeps import SMALL, digests
+from sweeps import SEEDS, SMALL, digests
 
 from mechheads.errors import MechheadsError
 from mechheads.runs.files import alone
@@ -54,64 +53,11 @@ def test_two_sweeps_do_not_write_to_one_folder(tmp_path):
         pass
 
 
-TOY = """
-import contextlib, signal, sys, time, types
-from mechheads.cli.commands import COMMANDS, Command
-from mechheads.cli.main import run
-from mechheads.jobs import run as jobs
-from mechheads.runs.files import write_text
-from mechheads.sweep import sweep
-from mechheads.sweeping import grid, overview
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
-
-class Toy:
-    warnings = ()
-
-    def __init__(self, seed):
-        self.seed, self.headline = seed, {"seed": seed}
-
-    def report(self, place, record):
-        for i in range(4):
-            write_text(place / f"part{i}.csv", f"a,b\\n{self.seed},{i}\\n" * 2000)
-            print("begun", file=sys.__stdout__, flush=True)
-            time.sleep(0.01)
-
-def toy(*, seed: int = 0, out: str = "runs", quiet: bool = False): ...
-
-def prepare(settings, quiet):
-    return jobs.Job(["toy"], [], settings, lambda session: jobs.Measured(Toy(settings["seed"]), {}))
-
-class Ready:  # what a real job imports takes seconds, and these cells none
-    keep_freed_memory = staticmethod(lambda: None)
-    with_threads = staticmethod(contextlib.nullcontext)
-
-for name, content in (("toy", toy), ("jobs.toy", prepare)):
-    sys.modules[f"mechheads.{name}"] = module = types.ModuleType(name)
-    setattr(module, content.__name__, content)
-for name in ("load", "devices"):
-    sys.modules[f"mechheads.models.{name}"] = Ready
-COMMANDS["toy"] = Command("toy", "a toy", swept=True)
-jobs.JOBS["toy"] = "toy"
-grid.AXES["toy"] = {"seed": "seed"}
-overview.DRAWINGS["toy"] = overview.Drawing("no.csv", "a", ("b",), ("a", "b"), ("seed",))
-run(sweep)
-"""
-SEEDS = 80
 STOPS = (
     (signal.SIGKILL, -signal.SIGKILL, ""),
     (signal.SIGINT, 130, "mechheads.sweep: interrupted.\n"),
     (signal.SIGTERM, 143, "mechheads.sweep: terminated.\n"),
 )
-
-
-@pytest.fixture
-def toy(tmp_path) -> list[str]:
-    """The command of a sweep of cells that take no time, but for the folder."""
-    script = tmp_path / "toy.py"
-    script.write_text(TOY)
-    seeds = ",".join(map(str, range(SEEDS)))
-    return [sys.executable, str(script), "--commands", "toy", "--seeds", seeds, "--quiet", "--out"]
 
 
 def test_stopped_at_random_moments_it_loses_nothing_and_repeats_nothing(toy, tmp_path):
