@@ -112,7 +112,9 @@ def submit(left: Sweep, words: Sequence[str], given: Mapping[str, Any]) -> Array
     job = said.stdout.strip().partition(";")[0]
     if said.returncode or not job.isdecimal():
         why = _first_line(said.stderr) or f"it answered {shown(said.stdout.strip())}"
-        raise MechheadsError(f"sbatch refused the sweep ({why}). Nothing was started.")
+        raise MechheadsError(
+            f"sbatch did not take the sweep ({why}). `sinfo` lists the partitions, `squeue` the jobs."
+        )
     return Array(job, count, indices, logs)
 
 

@@ -137,7 +137,7 @@ def _on_slurm(cells: "list[Cell]", folder: Path, given: Mapping[str, Any]) -> En
         swept = look(with_inputs(cells), folder)
         if len(swept.runs) == len(cells):
             return Ended(swept, *_overview(swept, command_line(given), given["quiet"]))
-        array = slurm.submit(swept, words_of(given), given)
+    array = slurm.submit(swept, words_of(given), given)
     if given["no_wait"]:
         job, tasks = array.job, len(array.indices)
         note = (

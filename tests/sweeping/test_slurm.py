@@ -180,7 +180,9 @@ def test_where_slurm_is_missing_there_is_one_line(fake, tmp_path, monkeypatch):
 
 def test_sbatch_has_the_last_word(fake, tmp_path):
     (fake / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2; exit 1")
-    with pytest.raises(MechheadsError, match=r"refused the sweep \(sbatch: error: no such part"):
+    with pytest.raises(
+        MechheadsError, match=r"did not take the sweep \(sbatch: error: no such part"
+    ):
         sweep(cluster="slurm", out=str(tmp_path), quiet=True, **TASKS, **SMALL)
 
 
