@@ -113,7 +113,7 @@ def submit(left: Sweep, words: Sequence[str], given: Mapping[str, Any]) -> Array
     if said.returncode or not job.isdecimal():
         why = _first_line(said.stderr) or f"it answered {shown(said.stdout.strip())}"
         raise MechheadsError(
-            f"sbatch did not take the sweep ({why}). `sinfo` lists the partitions, `squeue` the jobs."
+            f"sbatch did not take the sweep ({why}). `sinfo` lists the partitions."
         )
     return Array(job, count, indices, logs)
 
