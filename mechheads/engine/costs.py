@@ -153,7 +153,7 @@ def changed(sizes: Sizes, load: Load, layer: int) -> int:
     return load.rows * (total + 2 * steps * sizes.d_model * load.answers)
 
 
-def patching(sizes: Sizes, loads: Sequence[Load], heads: float | None = None) -> float:
+def patching(sizes: Sizes, loads: Sequence[Load], heads: float | int | None = None) -> float:
     """Patching so many heads (default: all), anywhere in the model, and both cached runs."""
     every = sizes.layers * sizes.heads
     alone = [load for load in loads for _ in range(sizes.layers)]
@@ -189,7 +189,7 @@ def paths(sizes: Sizes, loads: Sequence[Load]) -> float:
     """The products of edge attribution: each head's change with what each later head reads."""
     senders, readers = sizes.layers * sizes.heads, sizes.layers * (3 * sizes.heads + 1)
     places = sum(load.rows * (load.length - load.first) for load in loads)
-    return places * sizes.d_model * senders * readers  # half of all pairs, two operations each
+    return float(places * sizes.d_model * senders * readers)  # half of all pairs, two operations each
 
 
 def subset_budget(model: Model, budget: int | None = None) -> int:

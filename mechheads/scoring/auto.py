@@ -84,7 +84,7 @@ def choose(work: float, time: float, speed: float | None = None) -> str:
     """The method for so many operations, at so many a second; empty if that must be measured.
 
     >>> from mechheads.scoring.auto import choose
-    >>> choose(1e12, time=10, speed=1e9), choose(1e12, time=20, speed=1e9), choose(1e12, time=10)
+    >>> choose(1e12, 10.0, 1e9), choose(1e12, 20.0, 1e9), choose(1e12, 10.0)
     ('hybrid', 'patch', '')
     """
     if time == 0:
