@@ -189,7 +189,9 @@ def paths(sizes: Sizes, loads: Sequence[Load]) -> float:
     """The products of edge attribution: each head's change with what each later head reads."""
     senders, readers = sizes.layers * sizes.heads, sizes.layers * (3 * sizes.heads + 1)
     places = sum(load.rows * (load.length - load.first) for load in loads)
-    return float(places * sizes.d_model * senders * readers)  # half of all pairs, two operations each
+    return float(
+        places * sizes.d_model * senders * readers
+    )  # half of all pairs, two operations each
 
 
 def subset_budget(model: Model, budget: int | None = None) -> int:

@@ -67,12 +67,12 @@ def test_long_work_is_announced_to_who_watches(tiny, halves, monkeypatch, capsys
     monkeypatch.setattr(work, "USUAL", 0.0)
     monkeypatch.setattr(work, "SPARED", 1e9)
     monkeypatch.setattr(costs, "measure_speed", lambda *_, **__: planned(tiny, halves).total / 100)
-    announce(tiny, *halves, SETTINGS)
+    announce(tiny, halves[0], halves[1], SETTINGS)
     assert not capsys.readouterr().err
     with progress.forced():
-        announce(tiny, *halves, SETTINGS, quiet=True)
+        announce(tiny, halves[0], halves[1], SETTINGS, quiet=True)
         assert not capsys.readouterr().err
-        announce(tiny, *halves, SETTINGS)
+        announce(tiny, halves[0], halves[1], SETTINGS)
     said = capsys.readouterr().err
     assert said == f"discover: {planned(tiny, halves).words}: about 2 min.\n"
 
@@ -83,7 +83,7 @@ def test_short_work_is_neither_timed_nor_announced(tiny, halves, monkeypatch, ca
 
     monkeypatch.setattr(costs, "measure_speed", never)
     with progress.forced():
-        announce(tiny, *halves, SETTINGS)
+        announce(tiny, halves[0], halves[1], SETTINGS)
     assert not capsys.readouterr().err
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from mechheads.benchmarks import timings
+from mechheads.benchmarks.estimates import compare_estimates
 from mechheads.benchmarks.startup import measure_startup
 from mechheads.engine import costs
 from mechheads.models.load import find_backend
@@ -100,4 +101,12 @@ def test_the_start_is_told_stage_by_stage():
     assert list(found.stages)[-2:] == ["mini, read and checked", "exit"]
     assert found.stages["torch"] > 0.05
     assert found.loaded == pytest.approx(sum(list(found.stages.values())[:-1]))
+    assert found.sentence in found.table
+
+
+def test_an_estimate_is_near_the_cpu_time_taken():
+    found = compare_estimates((("mini", "attribution", 8),), quiet=True)
+    (one,) = found.estimates
+    assert 0.1 < one.ratio < 10  # on a busy machine too
+    assert one.timing < one.actual
     assert found.sentence in found.table

@@ -18,7 +18,7 @@ def test_with_time_it_is_patch_bit_for_bit(direction, tiny):
     ours, exact = (f(tiny, prompts, direction=direction) for f in (auto, patch))
     assert torch.equal(ours.values, exact.values)
     assert ours.method == "patch"
-    assert ours.settings == exact.settings | {"chosen_by": "auto", "time": 10.0}
+    assert ours.settings == {**exact.settings, "chosen_by": "auto", "time": 10.0}
     assert "fits in --time" in ours.notes["why"]
 
 
