@@ -46,10 +46,10 @@ from .circuit import Head
 from .curve import check_draws, explained_effect_curve
 from .discovery import GIVEN, Discovery, Examples, Sample, size_of
 from .halves import check_effects, in_halves
+from .planning.work import announce
 from .points import AUTO, check_points
 from .search import check_search, search_heads
 from .validation import as_circuit, faithfulness
-from .work import announce
 
 SHOWN = 64  # tokens of the sample prompt
 # What heads outside a circuit can be replaced by.

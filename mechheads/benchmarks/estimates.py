@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import circuits
 import mechheads
 import tasks
-from circuits.work import plan_discovery
+from circuits.planning.work import plan_discovery
 from mechheads.engine.costs import measure_speed
 from mechheads.models import download
 from mechheads.models.devices import keep_freed_memory, with_threads
@@ -21,7 +21,7 @@ RUNS = (("mini", "patch", 32), ("mini", "attribution", 32), ("smollm2", "attribu
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimated:
     """CPU seconds of one discovery of ioi with so many prompts to rank and to judge."""
 
     model: str
@@ -41,7 +41,7 @@ class Estimate:
 class Estimates:
     """Some discoveries, estimated and timed."""
 
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[Estimated, ...]
 
     @property
     def sentence(self) -> str:
@@ -76,7 +76,7 @@ def compare_estimates(
     return Estimates(tuple(found))
 
 
-def _compare(name: str, method: str, n: int, backend: str | None) -> Estimate:
+def _compare(name: str, method: str, n: int, backend: str | None) -> Estimated:
     model = mechheads.load(name, backend=backend)
     ranking, judging = tasks.make("ioi", model, n=2 * n).halves()
     # The defaults of discover.
@@ -99,4 +99,4 @@ def _compare(name: str, method: str, n: int, backend: str | None) -> Estimate:
     timed = time.process_time()
     circuits.discover(model, ranking, judging, method=method, quiet=True)
     actual = time.process_time() - timed
-    return Estimate(name, method, n, plan.total / speed, actual, timed - begin)
+    return Estimated(name, method, n, plan.total / speed, actual, timed - begin)

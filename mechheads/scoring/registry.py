@@ -118,7 +118,7 @@ METHODS = Table(
         ),
         Method(
             "hybrid",
-            "hybrid:hybrid",
+            "screened.hybrid:hybrid",
             "atp, strongest heads verified",
             ("verify", "sample", "subsets"),
             lambda heads, n, given: n * (8 + heads / 12 + _number(given, "subsets", 0) / 2),
@@ -126,7 +126,7 @@ METHODS = Table(
         ),
         Method(
             "auto",
-            "auto:auto",
+            "screened.auto:auto",
             "patch if that takes at most --time minutes here, else hybrid",
             ("time",),
             lambda heads, n, given: n * (2 + heads / 4),

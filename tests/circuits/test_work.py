@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from pairs import random_pairs
 
-from circuits import discover, experiment, work
-from circuits.work import announce, plan_discovery
+from circuits import discover, experiment
+from circuits.planning import work
+from circuits.planning.work import announce, plan_discovery
 from mechheads import progress
 from mechheads.engine import costs
 

@@ -16,8 +16,8 @@ from mechheads.prompts.batches import batches
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.attribution_patching import attribution, ig
 from mechheads.scoring.backward.atp import atp
-from mechheads.scoring.hybrid import hybrid
 from mechheads.scoring.registry import METHODS, score_heads
+from mechheads.scoring.screened.hybrid import hybrid
 
 TINY: dict[str, Any] = {"n_heads": 4, "d_model": 16, "d_head": 4, "d_vocab": 50, "n_ctx": 16}
 

@@ -6,10 +6,10 @@ from pairs import random_pairs
 
 from mechheads.engine import costs
 from mechheads.errors import MechheadsError
-from mechheads.scoring import auto as module
 from mechheads.scoring.activation_patching import patch
-from mechheads.scoring.auto import auto
-from mechheads.scoring.hybrid import hybrid
+from mechheads.scoring.screened import auto as module
+from mechheads.scoring.screened.auto import auto
+from mechheads.scoring.screened.hybrid import hybrid
 
 
 @pytest.mark.parametrize("direction", ["noising", "denoising"])

@@ -23,8 +23,8 @@ from mechheads.models.model import Model
 from mechheads.progress import say
 from mechheads.prompts import Prompts
 
-from .activation_patching import patch
-from .effects import HeadEffects
+from ..activation_patching import patch
+from ..effects import HeadEffects
 from .hybrid import hybrid
 
 MINUTES = 10.0
@@ -83,7 +83,7 @@ def minutes_of(options: Mapping[str, Any]) -> float:
 def choose(work: float, time: float, speed: float | None = None) -> str:
     """The method for so many operations, at so many a second; empty if that must be measured.
 
-    >>> from mechheads.scoring.auto import choose
+    >>> from mechheads.scoring.screened.auto import choose
     >>> choose(1e12, 10.0, 1e9), choose(1e12, 20.0, 1e9), choose(1e12, 10.0)
     ('hybrid', 'patch', '')
     """

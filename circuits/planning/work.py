@@ -14,11 +14,11 @@ from mechheads.metrics import MetricLike
 from mechheads.models.model import Model
 from mechheads.progress import duration, say, watched
 from mechheads.prompts import Prompts
-from mechheads.scoring.auto import choose, minutes_of
 from mechheads.scoring.registry import Method, find
+from mechheads.scoring.screened.auto import choose, minutes_of
 
-from .points import curve_points, mib_counts, random_points
-from .search import search_passes
+from ..points import curve_points, mib_counts, random_points
+from ..search import search_passes
 
 SHORT = 10.0  # seconds; less is not announced
 USUAL = 5e9  # operations per second, at least, of models too small to be timed
