@@ -46,8 +46,9 @@ from .circuit import Head
 from .curve import check_draws, explained_effect_curve
 from .discovery import GIVEN, Discovery, Examples, Sample, size_of
 from .halves import check_effects, in_halves
-from .points import AUTO, SHARES, check_points, curve_points, random_points
-from .search import check_search, search_heads, search_passes
+from .planning.work import announce
+from .points import AUTO, check_points
+from .search import check_search, search_heads
 from .validation import as_circuit, faithfulness
 
 SHOWN = 64  # tokens of the sample prompt
@@ -144,15 +145,24 @@ def discover(
     scores = _scores(model, effects)
     shared: dict[str, Any] = {"budget": budget, "quiet": quiet}
     masked: dict[str, Any] = {"replacement": replacement, **shared}
-    sizes, scoring, ranked = (len(ranking_prompts), len(judging)), {}, 0.0
+    scoring: dict[str, Any] = {}
     if effects is None:
         given = {"direction": direction, "replacement": replacement, "held_out": judging}
         scoring = _options(method, given | shared) | dict(options or {})
-        ranked = float(find(method).passes(every, len(ranking_prompts), scoring))
-    tested_heads = k if own is None else len(own)
-    ahead = points, draws, tested_heads, search, alternatives
-    weights = _weights(shape_of(model).grid, *sizes, ranked, *ahead)
-    with stages("discover", weights, quiet) as progress:
+    ahead = {
+        "method": method if effects is None else None,
+        "scoring": scoring,
+        "metric": metric,
+        "replacement": replacement,
+        "budget": budget,
+        "points": points,
+        "draws": draws,
+        "k": k if own is None else len(own),
+        "search": search,
+        "alternatives": alternatives,
+    }
+    plan = announce(model, ranking_prompts, judging, ahead, quiet)
+    with stages("discover", plan.stages, quiet) as progress:
         with progress.stage("Evaluating"):
             evaluation = evaluate(model, judging, metric, quiet=quiet)
         with progress.stage("Ranking heads"):
@@ -238,38 +248,6 @@ def _types(model: Model, seed: int) -> tuple[HeadTypes | None, tuple[str, ...]]:
 def examples_of(prompts: Prompts) -> Examples:
     """The first prompts, with an answer and a wrong one if there is any."""
     return tuple((p.clean, p.corrupt, p.answers[0], (*p.wrong, "")[0]) for p in prompts.pairs[:3])
-
-
-def _weights(
-    grid: tuple[int, int],
-    ranking: int,
-    judging: int,
-    ranked: float,
-    points: int | str,
-    draws: int,
-    k: int | None,
-    search: str,
-    alternatives: int = 0,
-) -> dict[str, float]:
-    """About how many passes each stage takes, for the progress bar.
-
-    Subsets of heads share passes, and rerun only the end of the prompts.
-    """
-    layers, every = grid[0], grid[0] * grid[1]
-    own = len(curve_points(every, points))
-    subsets = own + draws * len(random_points(every, own, draws)) + len(SHARES)
-    searched = 0.0 if search == "top" else ranking * search_passes(search, every)
-    return {
-        "Evaluating": 2.0 * judging,
-        "Ranking heads": ranked,
-        "Measuring the curve": judging * subsets / 3,
-        "Choosing heads": searched,
-        "Testing the circuit": judging * (4 + (k or every / 4)) / 2,
-        "Searching alternatives": alternatives * 2 * ranking * every / 3,
-        "Counting edges": 3.0 * judging,
-        "Tracing paths": 2.0 * layers * ranking,
-        "Describing heads": 24.0 + 2 * judging,
-    }
 
 
 def check_settings(

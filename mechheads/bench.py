@@ -18,6 +18,7 @@ def bench(
     sweep: int = 0,
     known: bool = False,
     startup: bool = False,
+    estimate: bool = False,
     backend: Literal["hooked", "bridge"] | None = None,
     quiet: bool = False,
     json: bool = False,
@@ -41,6 +42,8 @@ def bench(
             known (known/induction and the others)
         startup: instead of timing, print the CPU seconds of every stage (Python, each library, the
             model) from the shell to a loaded mini
+        estimate: instead of timing, print how long discover is estimated to take on mini and, if it
+            was fetched, smollm2, beside the CPU seconds that it takes (one thread)
         backend: hooked or bridge (TransformerLens 4 has only the latter); default: hooked
         quiet: print no notices
         json: print one JSON object (headline, warnings, folder) instead of text

@@ -43,8 +43,8 @@ def compare(
         sparse: the model to compare it with, or the folder of a discover run
         tasks: comma-separated tasks; saved runs have their own
         level: heads, or circuit edges; saved runs have their own
-        method: patch, attribution, ig, atp, gim, hybrid, path, direct or gating, or an ensemble of
-            several
+        method: patch, attribution, ig, atp, gim, hybrid, auto, path, direct or gating, or an
+            ensemble of several
         n: prompts to rank the heads on; default: 32
         test: prompts to evaluate the ranking on; default: 32
         seed: seed of the prompts and the random rankings

@@ -53,8 +53,8 @@ def discover(
             model directory, a .gguf file or a hub id
         level: heads, or edges, ranked by edge attribution with integrated gradients (--steps,
             default 5)
-        method: patch, attribution, ig, atp, gim, hybrid, path, direct or gating (below), or an
-            ensemble of several
+        method: patch, attribution, ig, atp, gim, hybrid, auto, path, direct or gating (below), or
+            an ensemble of several
         metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1 or kl; default: the
             task's own
         n: prompts to rank the heads on; default: 32, or half of a task file

@@ -44,8 +44,8 @@ def mask(
     Args:
         tasks: comma-separated built-in tasks or .jsonl files with question and answer
         model: mini, mini-sparse, smollm2, a model directory, a .gguf file or a hub id
-        method: patch, attribution, ig, atp, gim, hybrid, path, direct, gating (below), an ensemble
-            of several, or probe (a classifier that distinguishes the tasks' functions)
+        method: patch, attribution, ig, atp, gim, hybrid, auto, path, direct, gating (below), an
+            ensemble of several, or probe (a classifier that distinguishes the tasks' functions)
         signed: rank by the signed score, not its magnitude
         k: heads to mask, as counts or percentages (16,32,10%); default: the four largest powers of
             two up to a quarter of the heads. With --method probe also elbow (as many as the probe

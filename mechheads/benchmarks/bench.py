@@ -18,7 +18,7 @@ TITLES = ("threads", "theirs, s", "ours, s", "ratio", "floor, s", "ours / floor"
 
 
 def run_bench(given: Mapping[str, Any]) -> Finished:
-    """Time every shape with every number of threads, a sweep or the start; or judge the methods."""
+    """Time every shape with every number of threads, a sweep or the start; or judge methods."""
     rows, length, loops, sweep = (given[name] for name in ("rows", "length", "loops", "sweep"))
     names = read_list(given["shape"], str, "--shape")
     threads = read_list(given["threads"], int, "--threads")
@@ -43,6 +43,8 @@ def run_bench(given: Mapping[str, Any]) -> Finished:
         return _known(given)
     if given["startup"]:
         return _startup(given)
+    if given["estimate"]:
+        return _estimate(given)
     if sweep:
         return _scaling(sweep, given)
     from mechheads.models.devices import keep_freed_memory
@@ -97,6 +99,18 @@ def _startup(given: Mapping[str, Any]) -> Finished:
     if given["json"]:
         headline = {"startup": asdict(found) | {"loaded": found.loaded}}
         print_json("bench", headline, [], None, found.sentence)
+    else:
+        print(found.table)
+    return Finished(found, None)
+
+
+def _estimate(given: Mapping[str, Any]) -> Finished:
+    from .estimates import compare_estimates
+
+    found = compare_estimates(backend=given["backend"], quiet=given["quiet"])
+    if given["json"]:
+        rows = [asdict(one) | {"ratio": one.ratio} for one in found.estimates]
+        print_json("bench", {"estimates": rows}, [], None, found.sentence)
     else:
         print(found.table)
     return Finished(found, None)

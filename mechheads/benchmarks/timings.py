@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine import costs
 from mechheads.engine.generate import generate
 from mechheads.engine.head_subsets import measure_subsets, nested
 from mechheads.metrics.token import METRICS, score
@@ -28,8 +29,6 @@ from mechheads.prompts.batches import batches
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.attribution_patching import attribution
 from mechheads.scoring.gate_fitting import FitSettings, fit_gates
-
-from . import flops
 
 # Shapes small enough to fit gates ten times in seconds.
 GATED = ("mini",)
@@ -113,7 +112,7 @@ def compare(
             wanted, loop = _timed(lambda p=prompts: _loop(model, p, some))
             effects, ours = _timed(lambda p=prompts: patch(model, p, quiet=True))
             mine = torch.stack([effects.scores[cell] for cell in some])
-            work = flops.needed(flops.sizes_of(model), rows, length, first)
+            work = costs.needed(costs.sizes_of(model), rows, length, first)
             yield Timing(
                 shape,
                 f"patch, differing from position {first} of {length}",

@@ -33,8 +33,10 @@ class Method:
     methods share: those are flags of the commands.
 
     `passes` says about how many forward passes it takes, for progress bars: a function of the
-    numbers of heads and prompts, and of the options given. `short` is the option that can be
-    written after a colon, as in "ensemble:patch,ig"; `preset` are options that were.
+    numbers of heads and prompts, and of the options given. `patched` says how many heads
+    are patched one by one, each of which counts there as a quarter of a pass per prompt. `short` is
+    the option that can be written after a colon, as in "ensemble:patch,ig"; `preset` are options
+    that were.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Method:
     summary: str = ""
     flags: tuple[str, ...] = ()
     passes: Callable[[int, int, Mapping[str, Any]], float] = lambda heads, n, given: 2 * n
+    patched: Callable[[int, Mapping[str, Any]], float] = lambda heads, given: 0.0
     short: str = ""
     preset: Mapping[str, str] = field(default_factory=dict)
 
@@ -85,6 +88,7 @@ METHODS = Table(
             "activation_patching:patch",
             "exact activation patching, one head at a time",
             passes=lambda heads, n, given: n * (2 + heads / 4),
+            patched=lambda heads, given: heads,
         ),
         Method(
             "attribution",
@@ -114,10 +118,19 @@ METHODS = Table(
         ),
         Method(
             "hybrid",
-            "hybrid:hybrid",
+            "screened.hybrid:hybrid",
             "atp, strongest heads verified",
             ("verify", "sample", "subsets"),
             lambda heads, n, given: n * (8 + heads / 12 + _number(given, "subsets", 0) / 2),
+            patched=lambda heads, given: heads / 3,
+        ),
+        Method(
+            "auto",
+            "screened.auto:auto",
+            "patch if that takes at most --time minutes here, else hybrid",
+            ("time",),
+            lambda heads, n, given: n * (2 + heads / 4),
+            patched=lambda heads, given: heads,
         ),
         Method(
             "ensemble",
@@ -262,7 +275,8 @@ def score_heads(
         prompts: what `tasks.make` returns
         method: a name in `mechheads.METHODS`: "patch" is exact activation patching, "attribution"
             and "ig" are its gradient estimates, "atp" and "gim" correct the gradient, "hybrid"
-            patches only the strongest heads of "atp", "path" patches direct paths, "direct" is
+            patches only the strongest heads of "atp", "auto" is "patch" if that does not take too
+            long here, else "hybrid", "path" patches direct paths, "direct" is
             direct logit attribution, "gating" fits gates, "ensemble:patch,ig" is the mean rank of
             several. Or your own function of (model, prompts, metric): see `register_method`
         metric: a name in `mechheads.METRICS`, or your own function; default: the task's own

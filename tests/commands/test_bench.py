@@ -5,8 +5,10 @@ import sys
 
 import pytest
 
-from mechheads.benchmarks import flops, timings
+from mechheads.benchmarks import timings
+from mechheads.benchmarks.estimates import compare_estimates
 from mechheads.benchmarks.startup import measure_startup
+from mechheads.engine import costs
 from mechheads.models.load import find_backend
 from mechheads.models.model import encoder_of
 from mechheads.models.untrained import random_model
@@ -55,22 +57,22 @@ def test_prompts_differ_from_the_asked_position_on():
 
 
 def test_operations_of_the_loop_are_those_of_all_products():
-    sizes = flops.Sizes(
+    sizes = costs.Sizes(
         layers=2, heads=2, kv_heads=1, d_model=4, d_head=2, d_mlp=8, gated=False, vocab=10
     )
     token = 2 * (4 * 4 + 4 * 2 + 4 * 2 + 4 * 4) + 2 * (4 * 8 + 8 * 4)  # q, k, v, out, MLP
     scores = 2 * (5 * 5 * 2 * 2) + 2 * (5 * 5 * 2 * 2)  # scores, and sums of values
     whole = 2 * (5 * token + scores) + 2 * 5 * 4 * 10
-    assert flops.loop(sizes, 3, 5) == 2 * 2 * 3 * whole
+    assert costs.loop(sizes, 3, 5) == 2 * 2 * 3 * whole
 
 
 def test_less_is_needed_the_later_the_prompts_differ_and_never_more_than_the_loop_does():
-    sizes = flops.Sizes(12, 12, 12, 768, 64, 3072, False, 50257)
-    needed = [flops.needed(sizes, 16, 16, first) for first in range(1, 16)]
+    sizes = costs.Sizes(12, 12, 12, 768, 64, 3072, False, 50257)
+    needed = [costs.needed(sizes, 16, 16, first) for first in range(1, 16)]
     assert needed == sorted(needed, reverse=True)
-    assert needed[0] < flops.loop(sizes, 16, 16)
+    assert needed[0] < costs.loop(sizes, 16, 16)
     # peers.md counts 3.26 times less without sharing, 8.7 with ten of sixteen positions shared.
-    assert flops.loop(sizes, 16, 16) / flops.needed(sizes, 16, 16, 0) == pytest.approx(3.26, 0.05)
+    assert costs.loop(sizes, 16, 16) / costs.needed(sizes, 16, 16, 0) == pytest.approx(3.26, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -99,4 +101,12 @@ def test_the_start_is_told_stage_by_stage():
     assert list(found.stages)[-2:] == ["mini, read and checked", "exit"]
     assert found.stages["torch"] > 0.05
     assert found.loaded == pytest.approx(sum(list(found.stages.values())[:-1]))
+    assert found.sentence in found.table
+
+
+def test_an_estimate_is_near_the_cpu_time_taken():
+    found = compare_estimates((("mini", "attribution", 8),), quiet=True)
+    (one,) = found.estimates
+    assert 0.1 < one.ratio < 10  # on a busy machine too
+    assert one.timing < one.actual
     assert found.sentence in found.table

@@ -16,8 +16,8 @@ from mechheads.prompts.batches import batches
 from mechheads.scoring.activation_patching import patch
 from mechheads.scoring.attribution_patching import attribution, ig
 from mechheads.scoring.backward.atp import atp
-from mechheads.scoring.hybrid import hybrid
 from mechheads.scoring.registry import METHODS, score_heads
+from mechheads.scoring.screened.hybrid import hybrid
 
 TINY: dict[str, Any] = {"n_heads": 4, "d_model": 16, "d_head": 4, "d_vocab": 50, "n_ctx": 16}
 
@@ -154,7 +154,7 @@ def test_every_method_gives_the_same_kind_of_result(method, tiny):
     prompts = random_pairs(tiny, 3)
     few: dict[str, Any] = {"seeds": 3, "updates": 20} if method == "gating" else {}  # over seeds
     found = score_heads(tiny, prompts, method, **few)
-    assert found.method.partition(":")[0] == method
+    assert found.method.partition(":")[0] == ("patch" if method == "auto" else method)
     rows = 1 if method == "ensemble" else 3
     assert found.values.shape == (rows, tiny.cfg.n_layers, tiny.cfg.n_heads)
     assert found.frame().columns.tolist() == [

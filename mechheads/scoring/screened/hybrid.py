@@ -17,10 +17,10 @@ from mechheads.models.model import Model, shape_of
 from mechheads.progress import stages
 from mechheads.prompts import Prompts
 
-from .activation_patching import patch
-from .backward.atp import atp
-from .backward.missed_heads import check_subsets, missed_heads
-from .effects import HeadEffects
+from ..activation_patching import patch
+from ..backward.atp import atp
+from ..backward.missed_heads import check_subsets, missed_heads
+from ..effects import HeadEffects
 
 
 def hybrid(

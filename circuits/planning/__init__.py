@@ -1,0 +1,1 @@
+"""What a discovery is going to do, and how much work that is."""
