@@ -85,6 +85,11 @@ def run_command(name: str, given: Mapping[str, Any]) -> Finished:
 
 def run_job(name: str, settings: Mapping[str, Any], out: str, session: Session) -> Finished:
     """Check the settings, measure, and write the run folder below `out`."""
+    with runs.unless_refused(out):
+        return _run_job(name, settings, out, session)
+
+
+def _run_job(name: str, settings: Mapping[str, Any], out: str, session: Session) -> Finished:
     check_not_hidden()
     command = COMMANDS[name]
     settings = command.in_full(settings)

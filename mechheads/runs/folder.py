@@ -12,7 +12,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,20 @@ def folder_for(out: str, parts: list[str], settings: Mapping[str, Any]) -> Path:
     folder = prepare(read_path(out, "--out")) / "-".join([*filter(None, words), code])
     recover(folder)
     return folder
+
+
+@contextmanager
+def unless_refused(out: str) -> Iterator[None]:
+    """After an error, remove what was created for `out` if it is still empty."""
+    folder = read_path(out, "--out")
+    created = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # it holds other runs
+            for place in created:
+                place.rmdir()
+        raise
 
 
 @contextmanager

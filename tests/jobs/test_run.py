@@ -8,6 +8,7 @@ import pytest
 from mechheads.cli.commands import COMMANDS
 from mechheads.compare import compare
 from mechheads.discover import discover
+from mechheads.errors import MechheadsError
 from mechheads.gate import gate
 from mechheads.jobs.run import JOBS, flat
 from mechheads.leaderboard import leaderboard
@@ -66,3 +67,13 @@ def test_garbage_is_collected_again_after_imports_even_if_they_fail():
     with pytest.raises(ModuleNotFoundError), no_garbage_collection():
         importlib.import_module("there_is_none")
     assert gc.isenabled()
+
+
+def test_a_refused_run_leaves_no_folder_and_removes_none_that_was_there(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    for out in (there / "new" / "runs", there):
+        with pytest.raises(MechheadsError, match="--points takes"):
+            discover(task="math", points="1", out=str(out), quiet=True)
+    assert there.is_dir()
+    assert not any(there.iterdir())
