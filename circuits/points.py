@@ -51,8 +51,9 @@ def curve_points(heads: int, points: int | str = AUTO) -> list[int]:
     ([0, 1, 2, 3, 4], 65, 62)
     """
     check_points(points)
-    if points == ALL or (points == AUTO and heads <= FEW):
-        return list(range(heads + 1))
+    most = heads + 1
+    if points == ALL or (heads <= FEW if points == AUTO else int(points) >= most):
+        return list(range(most))
     if points == AUTO:
         dense, spaced = DENSE, _spaced(DENSE, heads, SPACED)
     else:

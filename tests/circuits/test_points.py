@@ -89,6 +89,7 @@ def test_grids_are_dense_where_heads_are_few():
     assert max(b / a for a, b in itertools.pairwise(some[16:])) < 1.12
     assert len(curve_points(270, 12)) <= 12 + len(mib_counts(270)) + 1
     assert curve_points(270, "12") == curve_points(270, 12)
+    assert curve_points(270, "9" * 30) == curve_points(270, "all")
 
 
 def test_random_rankings_share_the_points_of_one():
