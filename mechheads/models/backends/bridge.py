@@ -18,7 +18,7 @@ from mechheads.errors import MechheadsError
 from mechheads.prompts.encoder import Encoder
 
 from .blocks import Block
-from .bridge_blocks import activation, plain_block, readable, unknown_part, weights
+from .bridge_blocks import activation, plain_block, plain_norm, readable, unknown_part, weights
 from .bridge_runs import BridgeRuns, inner_of
 from .gates import watches_only
 from .lens import (
@@ -124,7 +124,7 @@ class BridgeLens:
         norm = getattr(model, "ln_final", None)
         if norm is not None:
             hooked = getattr(norm, "hook_scale", None) is not None and norm.hook_scale.fwd_hooks
-            flat = norm(flat) if hooked else inner_of(norm)(flat)
+            flat = norm(flat) if hooked else plain_norm(norm)(flat)
         weight = None if tokens is None else readable(model.unembed)
         if weight is not None and tokens is not None:
             ids = tokens.to(weight[0].device)

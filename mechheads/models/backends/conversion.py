@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens import loading_from_pretrained as lens
 
@@ -68,7 +69,36 @@ def convert(hf_model: Any, cfg: dict[str, Any]) -> HookedTransformer:
         weights["unembed.W_U"] = weights["unembed.W_U"].T.clone().T
     weights = {key: value.to(cfg["dtype"]) for key, value in weights.items()}
     model.load_state_dict(lens.fill_missing_keys(model, weights), assign=True, strict=False)
+    take_positions(model, hf_model)
     return model
+
+
+@torch.no_grad()
+def take_positions(model: HookedTransformer, hf_model: Any) -> None:
+    """Rotate queries and keys by the model's own cos and sin.
+
+    TransformerLens computes the tables again and rounds the angles differently: 1e-5 in queries,
+    which a model whose heads are scaled at random multiplies to 1e-3 in gradients. Models with
+    several tables (Gemma 3) keep TransformerLens's.
+    """
+    found = [m for m in hf_model.modules() if type(m).__name__.endswith("RotaryEmbedding")]
+    attentions: list[Any] = [block.attn for block in model.blocks]
+    if len(found) != 1 or not hasattr(attentions[0], "rotary_cos"):
+        return
+    rows = torch.arange(len(attentions[0].rotary_cos))[None]
+    try:
+        tables = [table[0] for table in found[0](torch.empty(0, dtype=model.cfg.dtype), rows)]
+    except Exception:  # takes the kind of layer too, or another class than it seems
+        return
+    for attention in attentions:
+        old = (attention.rotary_cos, attention.rotary_sin)
+        if all(_alike(a, b) for a, b in zip(old, tables, strict=True)):
+            attention.rotary_cos, attention.rotary_sin = tables
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two tables are the same but for rounding of angles, which grows with the position."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=1e-2)
 
 
 @contextlib.contextmanager

@@ -111,7 +111,10 @@ class HookedLens:
         model = self.model
         flat = residual.flatten(0, -2)[None]
         if model.cfg.normalization_type is not None:
-            flat = model.ln_final(flat)
+            scale = getattr(model.ln_final, "hook_scale", None)
+            # Without hooks in the same fused call as on a bridge, so that both round alike.
+            plain = model.cfg.normalization_type in NORMS and not (scale and scale.fwd_hooks)
+            flat = _norm(model.cfg, model.ln_final)(flat) if plain else model.ln_final(flat)
         if tokens is None:
             logits = model.unembed(flat)
         else:
