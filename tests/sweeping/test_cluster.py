@@ -93,8 +93,8 @@ def test_more_than_any_node_has_is_refused():
         {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
         {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
     ]
-    for fits in ((8.0, 0.0), (2.0, 1.0)):
-        on_ray._check_room(nodes, *fits)
+    for given, room in (((8.0, 0.0), 1), ((2.0, 1.0), 1), ((0.5, 0.0), 20), ((1.0, 0.5), 2)):
+        assert on_ray._check_room(nodes, *given) == room
     with pytest.raises(MechheadsError, match=r"4 CPUs and 1 GPUs, .* have 8 and 0; 2 and 1"):
         on_ray._check_room(nodes, 4.0, 1.0)
 
@@ -102,7 +102,7 @@ def test_more_than_any_node_has_is_refused():
 def noting(log: Path, doomed: str) -> Any:
     """What a worker does, with a line for every attempt; on the doomed node it does not end."""
 
-    def run(cell: Cell, workplace: Any, effects: Any = None) -> Done:
+    def run(cell: Cell, workplace: Any, effects: Any = None, subsets: Any = None) -> Done:
         import ray
 
         from mechheads.sweeping.cluster import _run  # the worker's, which nobody has changed
@@ -112,7 +112,7 @@ def noting(log: Path, doomed: str) -> Any:
             stream.write(f"{cell.name} {node}\n")
         if node == doomed:
             time.sleep(600)
-        return _run(cell, workplace, effects)
+        return _run(cell, workplace, effects, subsets)
 
     return run
 
@@ -162,7 +162,7 @@ def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, nodes, tmp_path
     (again,) = (places for places in tried.values() if node.node_id in places)
     assert again[0] == node.node_id
     assert set(again[1:]) not in (set(), {node.node_id})
-    # The layers of a cell shared among workers: the same again. A relative path is the driver's.
+    # The layers and the curve of a cell shared among workers: the same again. A relative path is the driver's.
     monkeypatch.chdir(tmp_path)
     Path("own").symlink_to(EMBEDDED / "mini")
     own = from_flags(["discover"], {"tasks": ["math"], "models": ["own"]}, SMALL)
