@@ -162,7 +162,7 @@ def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, nodes, tmp_path
     (again,) = (places for places in tried.values() if node.node_id in places)
     assert again[0] == node.node_id
     assert set(again[1:]) not in (set(), {node.node_id})
-    # The layers and the curve of a cell shared among workers: the same again. A relative path is the driver's.
+    # Layers and curve of a cell shared among workers: the same. A relative path is the driver's.
     monkeypatch.chdir(tmp_path)
     Path("own").symlink_to(EMBEDDED / "mini")
     own = from_flags(["discover"], {"tasks": ["math"], "models": ["own"]}, SMALL)

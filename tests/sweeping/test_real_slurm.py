@@ -108,7 +108,7 @@ def test_without_waiting_it_ends_at_once_and_a_later_call_gathers(env, tmp_path,
     (done,) = finished(out)
     assert "uneven" in (out / "index.html").read_text()  # the last task has written it
     # Only the cell that failed runs again, and its error is told.
-    with pytest.raises(MechheadsError, match="1 of 2 cells failed .*uneven.*tokens"):
+    with pytest.raises(MechheadsError, match=r"1 of 2 cells failed .*uneven.*tokens"):
         sweep(**given)
     assert finished(out) == [done]
     names = [line.split()[2] for line in (out / "log.txt").read_text().splitlines()]
