@@ -9,6 +9,7 @@ import pytest
 from process import run
 from sweeps import ROOT, SMALL, digests, toy_run
 
+from mechheads.engine.head_subsets import measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.models.locate import EMBEDDED
 from mechheads.sweep import sweep
@@ -45,6 +46,44 @@ def test_only_patching_is_shared():
     ):
         assert on_ray._can_share(Cell("discover", tuple(settings.items()))) is shared
     assert not on_ray._can_share(Cell("gate", ()))
+
+
+class Here:
+    """A remote function of Ray that runs here and now, and notes what it was given."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.calls = function, []
+
+    def remote(self, *given: Any) -> Any:
+        self.calls.append(given)
+        return self.function(*given)
+
+
+@pytest.mark.parametrize("places", [1, 3, 100])
+def test_workers_share_the_whole_first_part_of_a_curve(places, swept, tmp_path, monkeypatch):
+    errors = SimpleNamespace(RayTaskError=ZeroDivisionError)
+    ray = SimpleNamespace(get=lambda found: found, exceptions=errors)
+    monkeypatch.setattr(on_ray, "find_ray", lambda: ray)
+    measured: list[int] = []
+
+    def spy(model, prompts, keep, *args, **options):
+        measured.append(len(keep))
+        return measure_subsets(model, prompts, keep, *args, **options)
+
+    layer, curve = Here(on_ray._layer), Here(on_ray._curve)
+    run = Here(lambda *given: measured.clear() or on_ray._run(*given))
+    monkeypatch.setattr("mechheads.engine.subset_table.measure_subsets", spy)
+    axes = {"tasks": ["math"], "models": ["mini"]}
+    (cell,) = with_inputs(from_flags(["discover"], axes, SMALL))
+    workplace = on_ray.Workplace(tmp_path, Path.cwd(), 1)
+    done = on_ray._share(layer, curve, run, cell, workplace, places)
+    assert done.error is None
+    count = min(places, 4)  # layers
+    assert [given[1] for given in curve.calls] == [(i, count) for i in range(count)]
+    assert measured == []  # of 32 heads, all points are in the first part
+    ours, theirs = digests(tmp_path / CELLS), digests(swept / CELLS)
+    assert ours
+    assert ours.items() < theirs.items()
 
 
 def test_no_cluster_there_is_one_line(tmp_path):

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from slurms import left_behind, missing, running
@@ -95,10 +96,13 @@ def test_terminated_it_cancels_the_tasks_and_what_is_finished_stays(env, tmp_pat
 
 
 def test_without_waiting_it_ends_at_once_and_a_later_call_gathers(env, tmp_path, capsys):
-    uneven = [{"clean": "A B C", "corrupt": "A", "answers": [" D"]}] * 8
-    (tmp_path / "uneven.json").write_text(json.dumps(uneven))
-    out = tmp_path / "out"
-    given = {**SMALL, "tasks": f"ioi,{tmp_path / 'uneven.json'}", "models": "mini", "out": str(out)}
+    file, out = tmp_path / "uneven.jsonl", tmp_path / "out"
+    rows = [
+        {"clean": f"{i} a", "corrupt": f"{i} b c d e", "answer": " a", "wrong": " b"}
+        for i in range(16)
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    given: dict[str, Any] = {**SMALL, "tasks": f"ioi,{file}", "models": "mini", "out": str(out)}
     given |= {"cluster": "slurm", "partition": "debug", "methods": "direct", "quiet": True}
     sweep(jobs=2, no_wait=True, **given)
     assert not finished(out)
@@ -113,6 +117,18 @@ def test_without_waiting_it_ends_at_once_and_a_later_call_gathers(env, tmp_path,
     assert finished(out) == [done]
     names = [line.split()[2] for line in (out / "log.txt").read_text().splitlines()]
     assert (names.count(done), len(names)) == (1, 3)
+
+
+def test_a_slurm_that_is_left_by_an_error_leaves_no_process(env, tmp_path):
+    with pytest.raises(ZeroDivisionError), running(tmp_path) as config:
+        own = {**env, "SLURM_CONF": str(config)}
+        given = ["sbatch", "--wrap=sleep 600", "--output=/dev/null"]
+        subprocess.run(given, env=own, stdout=subprocess.DEVNULL, check=True)
+        until(lambda: "RUNNING" in queue(own))
+        assert len(left_behind(config)) >= 5  # three daemons, and the job with its step
+        assert not queue(env)  # the other Slurm is another one
+        _ = 1 / 0
+    assert not left_behind(tmp_path / "slurm.conf")
 
 
 def test_a_partition_that_is_not_there_is_one_line(env, tmp_path):
