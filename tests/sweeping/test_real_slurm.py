@@ -120,14 +120,17 @@ def test_without_waiting_it_ends_at_once_and_a_later_call_gathers(env, tmp_path,
 
 
 def test_a_slurm_that_is_left_by_an_error_leaves_no_process(env, tmp_path):
-    with pytest.raises(ZeroDivisionError), running(tmp_path) as config:
+    def use(config: Path) -> None:
         own = {**env, "SLURM_CONF": str(config)}
         given = ["sbatch", "--wrap=sleep 600", "--output=/dev/null"]
         subprocess.run(given, env=own, stdout=subprocess.DEVNULL, check=True)
         until(lambda: "RUNNING" in queue(own))
         assert len(left_behind(config)) >= 5  # three daemons, and the job with its step
         assert not queue(env)  # the other Slurm is another one
-        _ = 1 / 0
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), running(tmp_path) as config:
+        use(config)
     assert not left_behind(tmp_path / "slurm.conf")
 
 
