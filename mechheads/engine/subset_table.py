@@ -1,6 +1,6 @@
 """Subsets of heads that are measured already, here or by several processes that share the work.
 
-1. `Share(i, n)` stands for `measure_subsets` in one of n processes: it measures its share of the
+1. `SubsetShare(i, n)` stands for `measure_subsets` in one of n processes: it measures its share of the
    first subsets that are asked for, and raises `Enough`, which has them.
 2. `joined` makes one table of all shares. The passes are those of a single process, so the values
    are the same to the bit.
@@ -49,7 +49,7 @@ class SubsetTable:
 
 
 @dataclass(frozen=True)
-class Share:
+class SubsetShare:
     """The i-th of n processes that measure the same subsets; the first is 0."""
 
     index: int

@@ -151,7 +151,7 @@ def measure_share(
     """
     import circuits
     from circuits.discovery import size_of
-    from mechheads.engine.subset_table import Enough, Share
+    from mechheads.engine.subset_table import Enough, SubsetShare
 
     settings, loaded, task_options = _loaded(given, session)
     circuit = read_circuit(settings, "a circuit is either given or chosen", {})
@@ -162,7 +162,7 @@ def measure_share(
             judging,
             session.effects,
             also=() if circuit is None else (size_of(circuit),),
-            measure=Share(*share),
+            measure=SubsetShare(*share),
             quiet=True,
             **{name: settings[name] for name in CURVE_OPTIONS},
         )

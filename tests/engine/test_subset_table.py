@@ -7,7 +7,7 @@ from pairs import random_pairs
 from circuits.curve import explained_effect_curve
 from mechheads.engine import subset_table
 from mechheads.engine.head_subsets import measure_subsets, nested
-from mechheads.engine.subset_table import Enough, Share, SubsetTable, joined
+from mechheads.engine.subset_table import Enough, SubsetShare, SubsetTable, joined
 
 ORDER = [(1, 2), (0, 0), (0, 3), (1, 1), (1, 0), (0, 1), (1, 3), (0, 2)]
 
@@ -16,7 +16,7 @@ def shares_of(model, prompts, keep, count, **options) -> SubsetTable:
     found = []
     for i in range(count):
         with pytest.raises(Enough) as stopped:
-            Share(i, count)(model, prompts, keep, **options)
+            SubsetShare(i, count)(model, prompts, keep, **options)
         found.append(stopped.value.table)
     return joined(found)
 
@@ -68,7 +68,7 @@ def test_a_curve_of_shares_is_the_curve_to_the_bit(tiny):
     shares = []
     for i in range(2):
         with pytest.raises(Enough) as stopped:
-            explained_effect_curve(tiny, prompts, ORDER, draws=2, measure=Share(i, 2))
+            explained_effect_curve(tiny, prompts, ORDER, draws=2, measure=SubsetShare(i, 2))
         shares.append(stopped.value.table)
     given = explained_effect_curve(tiny, prompts, ORDER, draws=2, measure=joined(shares))
     alone = explained_effect_curve(tiny, prompts, ORDER, draws=2)
