@@ -1,7 +1,7 @@
 """Subsets of heads that are measured already, here or by several processes that share the work.
 
-1. `SubsetShare(i, n)` stands for `measure_subsets` in one of n processes: it measures its share of the
-   first subsets that are asked for, and raises `Enough`, which has them.
+1. `SubsetShare(i, n)` stands for `measure_subsets` in one of n processes: it measures its share of
+   the first subsets that are asked for, and raises `Enough`, which has them.
 2. `joined` makes one table of all shares. The passes are those of a single process, so the values
    are the same to the bit.
 3. A table stands for `measure_subsets`, and measures only what it does not have.
