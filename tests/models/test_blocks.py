@@ -1,0 +1,104 @@
+import pytest
+import torch
+from pairs import random_pairs
+from torch.nn import functional as F
+
+from mechheads import load
+from mechheads.engine import select
+from mechheads.engine.direct import DirectEngine
+from mechheads.engine.hooked import HookedEngine
+from mechheads.engine.interventions import Replace
+from mechheads.models.backends import blocks
+from mechheads.models.backends.blocks import linear, neurons, without_zeros
+from mechheads.models.load import BACKENDS, find_backend
+from mechheads.models.model import encoder_of, shape_of
+from mechheads.prompts.batches import batches
+from mechheads.scoring.attribution_patching import attribution
+
+
+def weights(into, out):
+    return torch.randn(into, out), torch.randn(out)
+
+
+@pytest.mark.parametrize("piece", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("gated", [False, True])
+def test_pieces_of_an_mlp_are_the_whole(gated, piece, monkeypatch):
+    monkeypatch.setattr(blocks, "PIECE", piece)
+    torch.manual_seed(0)
+    x, into, out, gate = torch.randn(3, 5, 7, 8), weights(8, 20), weights(20, 8), weights(8, 20)
+    shift = torch.randn(20)
+    if gated:
+        inner = F.silu(x @ gate[0] + gate[1]) * (x @ into[0] + into[1]) + shift
+        extra = (gate, shift)
+    else:
+        inner, extra = F.silu(x @ into[0] + into[1]), ()
+    kept = x.clone()
+    with torch.no_grad():
+        found = neurons(x, F.silu, into, out, *extra)
+    torch.testing.assert_close(found, inner @ out[0] + out[1], rtol=1e-4, atol=1e-4)
+    assert (x == kept).all()
+    # With gradients nothing is overwritten that the way back needs.
+    x.requires_grad_()
+    found = torch.autograd.grad(neurons(x, F.silu, into, out, *extra).sum(), x)[0]
+    inner = into if not gated else gate
+    part = F.silu(x @ inner[0] + inner[1])
+    part = part * (x @ into[0] + into[1]) + shift if gated else part
+    wanted = torch.autograd.grad((part @ out[0] + out[1]).sum(), x)[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_bias_of_zeros_need_not_be_added():
+    weight, bias = weights(4, 6)
+    x = torch.randn(2, 3, 4)
+    assert without_zeros((weight, bias))[1] is bias
+    assert without_zeros((weight, torch.zeros(6)))[1] is None
+    torch.testing.assert_close(linear(x, weight, None), linear(x, weight, torch.zeros(6)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["gpt2", "llama-gqa", "qwen2", "phi"])
+def test_the_direct_engine_in_pieces_gives_what_the_blocks_give(
+    kind, backend, checkpoint, monkeypatch
+):
+    if backend == "hooked" and find_backend(None) != "hooked":
+        pytest.skip("this TransformerLens has no HookedTransformer")
+    monkeypatch.setattr(blocks, "PIECE", 2000)  # bytes: about ten tokens
+    model = load(str(checkpoint(kind)), backend=backend)
+    torch.manual_seed(0)
+    (batch, *_) = batches(encoder_of(model), random_pairs(model, 1, (8, 8, 11)))
+    ends = []
+    with torch.inference_mode():
+        keep = torch.rand(3, *shape_of(model).grid)
+        for engine in (HookedEngine(model), DirectEngine(model)):
+            base, other = (engine.cache(t, 1, 1) for t in (batch.clean, batch.corrupt))
+            ends.append(engine.rerun(base, Replace(keep, other.z)))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pass_with_gradients_takes_fewer_tokens_and_changes_nothing(checkpoint, monkeypatch):
+    model = load(str(checkpoint("llama-gqa")))
+    assert select.gradient_budget(model) == select.budget_for(model)
+    prompts = random_pairs(model, 1, (8,) * 6)
+    whole = attribution(model, prompts, quiet=True).values
+    monkeypatch.setattr(select, "KEPT", 1)
+    assert select.gradient_budget(model) == 1
+    assert select.gradient_budget(model, 300) == 300  # the user knows better
+    torch.testing.assert_close(attribution(model, prompts, quiet=True).values, whole)
+
+
+def test_what_a_pass_with_gradients_keeps_is_what_the_budget_counts(checkpoint):
+    kept: dict[int, int] = {}
+    model = load(str(checkpoint("llama-gqa")))
+    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+
+    def keep(x):
+        if x.untyped_storage().data_ptr() not in own:
+            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    prompts = random_pairs(model, 1, (8,) * 6)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        attribution(model, prompts, quiet=True)
+    shape, tokens = shape_of(model), 6 * 8
+    estimate = tokens * shape.layers * (8 * shape.d_model + 3 * 48) * 4
+    assert 0.5 * estimate < sum(kept.values()) < 1.5 * estimate
