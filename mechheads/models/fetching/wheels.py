@@ -115,6 +115,7 @@ def _pip(wheel: Wheel, work: Path, see: Callable[[int], None]) -> Path:
                 time.sleep(0.1)
         except BaseException:
             pip.kill()
+            pip.wait()
             raise
         log.seek(0)
         said = [line.strip() for line in log if "ERROR" in line]
