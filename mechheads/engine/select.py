@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from mechheads.errors import MechheadsError
-from mechheads.models.hooks import unknown_part
+from mechheads.models.hooks import state_of, unknown_part
 from mechheads.models.model import Model, device_of, dtype_of, mlp_shape, shape_of
 
 from .cached_run import Engine
@@ -21,11 +21,23 @@ BUDGETS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
 KEPT = 2_500_000_000
 
 
+AGREED = "_mechheads_agreed"  # the attribute of a model: its state when both engines agreed
+
+
 def engine_for(model: Model) -> Engine:
-    """The direct engine if it supports the model and agrees with the hooked one, else that one."""
-    if unknown_part(model) is None and _agree(HookedEngine(model), DirectEngine(model)):
-        return DirectEngine(model)
-    return HookedEngine(model)
+    """The direct engine if it supports the model and agrees with the hooked one, else that one.
+
+    They are compared once for the same config and weights: it takes seconds on a large model.
+    """
+    if unknown_part(model) is not None:
+        return HookedEngine(model)
+    direct, state = DirectEngine(model), state_of(model)
+    if state is not None and model.__dict__.get(AGREED) == state:
+        return direct
+    if not _agree(HookedEngine(model), direct):
+        return HookedEngine(model)
+    model.__dict__[AGREED] = state
+    return direct
 
 
 def budget_for(model: Model, wanted: int | None = None, times: int = 1) -> int:

@@ -102,3 +102,27 @@ def test_what_a_pass_with_gradients_keeps_is_what_the_budget_counts(checkpoint):
     shape, tokens = shape_of(model), 6 * 8
     estimate = tokens * shape.layers * (8 * shape.d_model + 3 * 48) * 4
     assert 0.5 * estimate < sum(kept.values()) < 1.5 * estimate
+
+
+def test_engines_are_compared_again_only_if_the_model_has_changed(checkpoint, monkeypatch):
+    asked = []
+    agree = select._agree
+    monkeypatch.setattr(select, "_agree", lambda *engines: asked.append(1) or agree(*engines))
+    model = load(str(checkpoint("llama-gqa")))
+    for _ in range(3):
+        assert isinstance(select.engine_for(model), DirectEngine)
+    assert len(asked) == 1
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.5)
+    select.engine_for(model)
+    assert len(asked) == 2
+    model.cfg.model_name = "other"
+    select.engine_for(model)
+    assert len(asked) == 3
+
+
+def test_a_model_whose_engines_disagree_is_run_by_its_own_blocks(checkpoint, monkeypatch):
+    model = load(str(checkpoint("llama-gqa")))
+    monkeypatch.setattr(select, "_agree", lambda *engines: False)
+    for _ in range(2):
+        assert isinstance(select.engine_for(model), HookedEngine)

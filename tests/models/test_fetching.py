@@ -270,7 +270,10 @@ def test_pip_is_ended_with_the_fetch(shelf, monkeypatch):
             begun.append(self)
 
         def poll(self):
-            raise KeyboardInterrupt
+            if len(begun) == 1:
+                begun.append("Ctrl-C")
+                raise KeyboardInterrupt
+            return super().poll()
 
     monkeypatch.setattr(wheels.subprocess, "Popen", Stopped)
     with pytest.raises(KeyboardInterrupt):
