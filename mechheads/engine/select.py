@@ -50,13 +50,13 @@ def budget_for(model: Model, wanted: int | None = None, times: int = 1) -> int:
 def gradient_budget(model: Model, wanted: int | None = None) -> int:
     """The same for passes with gradients, which keep the inside of every layer for the way back.
 
-    That is about 8 vectors of the residual stream's size and 3 of the MLP's per token and layer.
+    That is about 5 vectors of the residual stream's size and 3 of the MLP's per token and layer.
     """
     most = budget_for(model, wanted)
     if wanted is not None or device_of(model).type != "cpu":
         return most
     shape, (width, _) = shape_of(model), mlp_shape(model)
-    token = shape.layers * (8 * shape.d_model + 3 * width) * dtype_of(model).itemsize
+    token = shape.layers * (5 * shape.d_model + 3 * width) * dtype_of(model).itemsize
     return max(1, min(most, KEPT // token))
 
 
