@@ -9,8 +9,9 @@ from mechheads.engine import select
 from mechheads.engine.direct import DirectEngine
 from mechheads.engine.hooked import HookedEngine
 from mechheads.engine.interventions import Replace
-from mechheads.models.backends import blocks
-from mechheads.models.backends.blocks import linear, neurons, without_zeros
+from mechheads.models.backends import blocks, products
+from mechheads.models.backends.blocks import neurons
+from mechheads.models.backends.products import linear, without_zeros
 from mechheads.models.load import BACKENDS, find_backend
 from mechheads.models.model import encoder_of, shape_of
 from mechheads.prompts.batches import batches
@@ -56,6 +57,38 @@ def test_a_bias_of_zeros_need_not_be_added():
     torch.testing.assert_close(linear(x, weight, None), linear(x, weight, torch.zeros(6)))
 
 
+@pytest.mark.skipif(not products.mkl_is_slow(), reason="MKL is as fast here")
+@pytest.mark.parametrize("layout", ["into, out", "out, into"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_both_libraries_give_the_same_products_and_gradients(layout, biased, monkeypatch):
+    torch.manual_seed(0)
+    weight, bias = torch.randn(48, 80), torch.randn(80) if biased else None
+    if layout == "out, into":
+        weight = weight.T.contiguous().T
+    x = torch.randn(3, 50, 48, requires_grad=True)
+    asked = []
+    onednn = products._onednn
+    monkeypatch.setattr(products, "_onednn", lambda *given: asked.append(1) or onednn(*given))
+    found = {}
+    for small in (1, 1 << 40):
+        monkeypatch.setattr(products, "SMALL", small)
+        y = linear(x, weight, bias)
+        with torch.inference_mode():
+            same = linear(x, weight, bias)
+        found[small] = (y, torch.autograd.grad(y.square().sum(), x)[0], same)
+    assert len(asked) == 3  # forward, back, and without gradients
+    for one, two in zip(*found.values(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(found[1][0], x @ weight + (0 if bias is None else bias), atol=1e-4)
+    # A weight that wants a gradient gets it.
+    monkeypatch.setattr(products, "SMALL", 1)
+    linear(x, weight.requires_grad_(), bias).sum().backward()
+    assert weight.grad is not None
+    with torch.no_grad():  # where nobody asks for one, oneDNN is as good
+        linear(x, weight, bias)
+    assert len(asked) == 4
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["gpt2", "llama-gqa", "qwen2", "phi"])
 def test_the_direct_engine_in_pieces_gives_what_the_blocks_give(
@@ -64,6 +97,7 @@ def test_the_direct_engine_in_pieces_gives_what_the_blocks_give(
     if backend == "hooked" and find_backend(None) != "hooked":
         pytest.skip("this TransformerLens has no HookedTransformer")
     monkeypatch.setattr(blocks, "PIECE", 2000)  # bytes: about ten tokens
+    monkeypatch.setattr(products, "SMALL", 1)
     model = load(str(checkpoint(kind)), backend=backend)
     torch.manual_seed(0)
     (batch, *_) = batches(encoder_of(model), random_pairs(model, 1, (8, 8, 11)))

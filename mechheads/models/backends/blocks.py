@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from mechheads.models import edge_gates
 
-# A matrix [into, out] and a bias.
-Linear = tuple[Tensor, Tensor]
+from .products import Linear, linear
+
 # Bytes of neurons at once. Allocators return what is larger to the system, and getting it again
 # costs as much as a tenth of a wide MLP; smaller pieces also stay in the processor's cache.
 PIECE = 28 << 20
@@ -110,23 +110,6 @@ class Block:
         if self.gate_bias is not None:
             pattern = pattern * (edge_gates.gate_logits(scores, self.gate_bias.to(scores)) > 0)
         return (pattern @ v).transpose(1, 2)
-
-
-def linear(
-    x: Float[Tensor, "*rows into"],
-    weight: Float[Tensor, "into out"],
-    bias: Float[Tensor, " out"] | None,
-) -> Float[Tensor, "*rows out"]:
-    """x W + b in one call."""
-    rows = x.flatten(0, -2)
-    found = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
-    return found.unflatten(0, x.shape[:-1])
-
-
-def without_zeros(weights: Linear) -> tuple[Tensor, Tensor | None]:
-    """The matrix, and None if its bias is zero, which then need not be added."""
-    weight, bias = weights
-    return weight, bias if bool(bias.any()) else None
 
 
 def neurons(

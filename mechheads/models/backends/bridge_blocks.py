@@ -17,9 +17,10 @@ from torch.nn import functional as F
 
 from mechheads.errors import MechheadsError
 
-from .blocks import Block, Linear, neurons, without_zeros
+from .blocks import Block, neurons
 from .bridge_runs import BridgeRuns, inner_of
 from .lens import NORM_AFTER_HEADS, UNREADABLE, Shape
+from .products import Linear, without_zeros
 
 # Architectures whose blocks are computed differently.
 OTHER = ("BloomForCausalLM", "OlmoeForCausalLM", *NORM_AFTER_HEADS)

@@ -16,9 +16,10 @@ from transformer_lens.utilities.activation_functions import apply_softcap
 
 from mechheads.prompts.encoder import Encoder
 
-from .blocks import Block, Linear, neurons, without_zeros
+from .blocks import Block, neurons
 from .lens import GATES, NORM_AFTER_HEADS, Residual, Shape, Traits, Z, frozen_scale, layer_hooks
 from .mlp_hooks import changed_activation
+from .products import Linear, without_zeros
 
 ACTIVATIONS = {
     "gelu_new": partial(F.gelu, approximate="tanh"),
