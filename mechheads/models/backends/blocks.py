@@ -18,9 +18,9 @@ from mechheads.models import edge_gates
 
 from .products import Linear, linear
 
-# Bytes of neurons at once. Allocators return what is larger to the system, and getting it again
-# costs as much as a tenth of a wide MLP; smaller pieces also stay in the processor's cache.
-PIECE = 28 << 20
+# Bytes of neurons at once. Allocators return large blocks to the system, and getting them again
+# costs a tenth of a wide MLP; smaller pieces also stay in the processor's cache.
+PIECE = 14 << 20
 
 
 @dataclass(frozen=True)
