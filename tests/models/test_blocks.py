@@ -1,3 +1,5 @@
+from typing import Any
+
 import checkpoints
 import pytest
 import torch
@@ -31,7 +33,7 @@ def test_pieces_of_an_mlp_are_the_whole(gated, piece, monkeypatch):
     shift = torch.randn(20)
     if gated:
         inner = F.silu(x @ gate[0] + gate[1]) * (x @ into[0] + into[1]) + shift
-        extra = (gate, shift)
+        extra: Any = (gate, shift)
     else:
         inner, extra = F.silu(x @ into[0] + into[1]), ()
     kept = x.clone()

@@ -68,7 +68,7 @@ def _is_for_onednn(rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and rows.device.type == weight.device.type == "cpu"
         and not (wanted and torch.is_grad_enabled())
         and mkl_is_slow()
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
     )
 
 
