@@ -22,6 +22,8 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,8 +32,11 @@ from torch import Tensor
 
 from mechheads import metrics
 from mechheads.engine.cached_run import CachedRun, Engine, measure_in_full
+from mechheads.engine.direct import DirectEngine
+from mechheads.engine.gated_runs import GatedRuns
 from mechheads.engine.interventions import Replace
 from mechheads.engine.select import budget_for, engine_for, frozen
+from mechheads.engine.side_by_side import SIDE_BY_SIDE, side_by_side
 from mechheads.errors import MechheadsError
 from mechheads.models.hooks import embed, gradient
 from mechheads.models.model import Model, device_of, dtype_of, encoder_of, model_name, shape_of
@@ -90,11 +95,17 @@ class FitSettings:
         return replace(self, batch=min(self.batch or usual, prompts))
 
 
+# The loss of some prompts with gates, which prompts they are, and the variants to run together.
+Pass = tuple[Callable[[GateTensor], Float[Tensor, "variant prompt"]], slice]
+
+
 @dataclass(frozen=True)
 class Minibatches:
     """All prompts, in one batch per length; each update draws `size` of them.
 
     A pass holds at most `budget` tokens, unless a single prompt in a single variant has more.
+    Where the direct engine supports the model, `gated` runs prompts of all lengths together, in two
+    passes side by side with half of the budget each.
     """
 
     model: Model
@@ -103,37 +114,67 @@ class Minibatches:
     size: int
     seed: int
     budget: int
+    gated: GatedRuns | None = None
 
     def __len__(self) -> int:
         """The number of prompts."""
         return sum(len(batch.pairs) for batch in self.every)
 
-    def drawn(self, update: int) -> list[Batch]:
+    def drawn(self, update: int) -> Int[Tensor, " drawn"]:
         """The prompts of an update."""
         rng = random.Random(f"{self.seed}/{update}")
-        return self.cut(torch.tensor(rng.sample(range(len(self)), self.size)))
+        return torch.tensor(rng.sample(range(len(self)), self.size))
 
     def slope(self, update: int, gates: GateTensor) -> tuple[Float[Tensor, " variant"], GateTensor]:
         """Each variant's mean loss on an update's prompts, and the gradient of its gates."""
-        losses, slope = gates.new_zeros(len(gates)), torch.zeros_like(gates)
-        for batch, some in self.passes(self.drawn(update), len(gates)):
+
+        def run(one: Pass) -> tuple[Tensor, Tensor]:
+            measure, some = one
             part = gates[some].detach().requires_grad_()
-            with frozen(self.model), torch.enable_grad():
-                loss = self.nll_of(batch, part).sum(-1)
-                slope[some] += gradient(self.model, loss.sum(), part)
-            losses[some] += loss.detach().to(losses)
+            loss = measure(part).sum(-1)
+            return loss.detach(), gradient(self.model, loss.sum(), part)
+
+        losses, slope = gates.new_zeros(len(gates)), torch.zeros_like(gates)
+        passes = list(self.passes(self.drawn(update), len(gates)))
+        with frozen(self.model), torch.enable_grad():
+            found = self.together(run, passes)
+        for (_, some), (loss, part) in zip(passes, found, strict=True):
+            losses[some] += loss.to(losses)
+            slope[some] += part
         return losses / self.size, slope / self.size
 
     @torch.no_grad()
     def nll(self, gates: GateTensor) -> Float[Tensor, " variant"]:
         """Each variant's mean loss on all prompts."""
         losses = gates.new_zeros(len(gates))
-        for batch, some in self.passes(self.cut(torch.arange(len(self))), len(gates)):
-            losses[some] += self.nll_of(batch, gates[some]).sum(-1).to(losses)
+        passes = list(self.passes(torch.arange(len(self)), len(gates)))
+        found = self.together(lambda one: one[0](gates[one[1]]).sum(-1), passes)
+        for (_, some), loss in zip(passes, found, strict=True):
+            losses[some] += loss.to(losses)
         return losses / len(self)
 
+    def together(self, run: Callable[[Pass], Any], passes: Sequence[Pass]) -> list[Any]:
+        """The results of all passes, in order."""
+        if self.gated is None:
+            return [run(one) for one in passes]
+        return side_by_side(run, passes, device_of(self.model))
+
+    def passes(self, chosen: Int[Tensor, " chosen"], variants: int) -> Iterator[Pass]:
+        """The chosen prompts in parts, each with as many variants as fit into a pass."""
+        if self.gated is None:
+            for batch in self.cut(chosen):
+                held = len(batch.clean) * row_tokens(self.model, batch)
+                for some in shared_out(variants, max(1, self.budget // held)):
+                    yield partial(self.nll_of, batch), some
+            return
+        half = max(1, self.budget // SIDE_BY_SIDE)
+        for group in self.gated.groups(chosen, half):
+            drawn = self.gated.draw(group)
+            for some in shared_out(variants, max(1, half // self.gated.cost(drawn))):
+                yield partial(self.gated.nll, drawn), some
+
     def nll_of(self, batch: Batch, gates: GateTensor) -> Float[Tensor, "variant prompt"]:
-        """Negative log probability per token of every prompt's target."""
+        """Negative log probability per token of every prompt's target, by the engine."""
         with torch.no_grad():
             entering = embed(self.model, batch.clean)
         # Gates change every layer's z, so none is cached: only rows and positions matter.
@@ -153,13 +194,11 @@ class Minibatches:
             found += [take(batch, part) for part in parts if len(part)]
         return found
 
-    def passes(self, batches: Sequence[Batch], variants: int) -> Iterator[tuple[Batch, slice]]:
-        """Each batch with as many variants as fit into a pass."""
-        for batch in batches:
-            held = len(batch.clean) * row_tokens(self.model, batch)
-            size = max(1, self.budget // held)
-            for begin in range(0, variants, size):
-                yield batch, slice(begin, begin + size)
+
+def shared_out(variants: int, most: int) -> list[slice]:
+    """The variants in slices of at most `most`, as even as possible."""
+    ends = [variants * i // -(-variants // most) for i in range(-(-variants // most) + 1)]
+    return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
 def row_tokens(model: Model, batch: Batch) -> int:
@@ -194,7 +233,9 @@ def make_minibatches(
     targets = replace(prompts, pairs=tuple(replace(pair, wrong=()) for pair in prompts.pairs))
     every = minibatches(encoder_of(model), targets, len(prompts), settings.seed)
     engine, budget = engine_for(model), budget_for(model, budget)
-    return Minibatches(model, engine, every, settings.batch, settings.seed, budget)
+    direct = isinstance(engine, DirectEngine)
+    gated = GatedRuns(model, engine, every, budget) if direct else None
+    return Minibatches(model, engine, every, settings.batch, settings.seed, budget, gated)
 
 
 def first_logits(settings: FitSettings, shape: tuple[int, int]) -> Float[Tensor, "seed layer head"]:

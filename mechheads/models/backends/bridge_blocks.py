@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from mechheads.errors import MechheadsError
 
+from .activations import gelu_tanh
 from .blocks import Block, Linear, linear
 from .bridge_runs import BridgeRuns, inner_of
 from .lens import NORM_AFTER_HEADS, UNREADABLE, Shape
@@ -133,7 +134,7 @@ def activation(mlp: Any) -> Callable[[Tensor], Tensor] | None:
         found: Any = getattr(inner, name, None)
         if found is not None:
             if type(found).__name__ in ("NewGELUActivation", "PytorchGELUTanh", "GELUTanh"):
-                return partial(F.gelu, approximate="tanh")
+                return gelu_tanh
             act: Callable[[Tensor], Tensor] = found
             return act
     return None

@@ -16,13 +16,14 @@ from transformer_lens.utilities.activation_functions import apply_softcap
 
 from mechheads.prompts.encoder import Encoder
 
+from .activations import gelu_tanh
 from .blocks import Block, Linear, linear
 from .lens import GATES, NORM_AFTER_HEADS, Residual, Shape, Traits, Z, frozen_scale, layer_hooks
 from .mlp_hooks import changed_activation
 
 ACTIVATIONS = {
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
     "gelu": F.gelu,
     "silu": F.silu,
     "relu": F.relu,
