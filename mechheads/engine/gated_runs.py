@@ -162,7 +162,7 @@ class GatedRuns:
         """Memory of a variant in a pass with gradients, in tokens of a pass without."""
         return self._cost(len(drawn.every.home), len(drawn.reads))
 
-    def groups(self, pairs: Int[Tensor, " prompt"], budget: int) -> list[Int[Tensor, " prompt"]]:
+    def groups(self, pairs: Int[Tensor, " prompt"], budget: int) -> list[Int[Tensor, " some"]]:
         """The prompts in groups whose cost is at most `budget`, unless one alone has more."""
         groups: list[list[int]] = []
         held = 0
@@ -224,7 +224,9 @@ class GatedRuns:
         return residual
 
 
-def prefixes(rows: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "row pos"], Bool[Tensor, "row pos"]]:
+def prefixes(
+    rows: Sequence[Sequence[int]],
+) -> tuple[Int[Tensor, "row pos"], Bool[Tensor, "row pos"]]:
     """The node of every position, counted as they first appear; -1 after the end of a row.
 
     And whether it is the first position with that node.
@@ -249,7 +251,7 @@ def _layout(
 ) -> Layout:
     """Where the known nodes (sorted) lie in rows of node ids."""
     inside = torch.isin(ids, known)
-    at = torch.searchsorted(known, ids).where(inside, 0)
+    at = torch.searchsorted(known, ids.contiguous()).where(inside, 0)
     places = inside.flatten().nonzero()[:, 0]
     home = torch.full((len(known),), ids.numel())
     home.scatter_reduce_(0, at.flatten()[places], places, "amin")

@@ -114,7 +114,8 @@ class HookedLens:
         if model.cfg.normalization_type is not None:
             scale = getattr(model.ln_final, "hook_scale", None)
             # Without hooks in the same fused call as on a bridge, so that both round alike.
-            plain = model.cfg.normalization_type in NORMS and not (scale and scale.fwd_hooks)
+            unhooked = scale is not None and not scale.fwd_hooks  # and not a module of another kind
+            plain = model.cfg.normalization_type in NORMS and unhooked
             flat = _norm(model.cfg, model.ln_final)(flat) if plain else model.ln_final(flat)
         if tokens is None:
             logits = model.unembed(flat)
