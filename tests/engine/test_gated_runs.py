@@ -28,16 +28,18 @@ DEEP |= {kind: {"num_hidden_layers": 3} for kind in ("llama-gqa", "qwen3", "phi"
 
 
 def branching() -> Prompts:
-    """Prompts of four lengths that share beginnings, with answers of one to three tokens."""
-    begin = " Mary John Anna"
+    """Prompts of four lengths that share beginnings, with answers of one to three tokens.
+
+    Tokenizers that take words apart still know digits.
+    """
     ends = (
-        ("", (" Paul",)),
-        (" Paul Mary", (" John", " Anna Paul")),
-        (" Paul Anna", (" John Mary Anna",)),
-        (" Paul Mary Anna", (" John Mary",)),
-        (" Paul Mary John", (" Anna", " John")),
+        ("", ("4",)),
+        ("41", ("2", "34")),
+        ("43", ("213",)),
+        ("413", ("21",)),
+        ("412", ("3", "2")),
     )
-    pairs = tuple(Pair(begin + end, "", answers, ()) for end, answers in ends)
+    pairs = tuple(Pair("123" + end, "", answers, ()) for end, answers in ends)
     return Prompts("branching", "logprob", pairs)
 
 
@@ -48,36 +50,38 @@ def both_ways(model: Any, prompts: Prompts, **settings: Any) -> tuple[Minibatche
     return fast, replace(fast, engine=HookedEngine(model), gated=None)
 
 
-def check_alike(model: Any, prompts: Prompts, **settings: Any) -> None:
-    """Losses and slopes of five variants by both ways."""
+def check_alike(model: Any, prompts: Prompts, limit: float = 1e-9, **settings: Any) -> None:
+    """Losses and slopes of five variants by both ways, equal to `limit` of the largest."""
     fast, plain = both_ways(model, prompts, **settings)
     gates = torch.rand(5, *shape_of(model).grid, generator=torch.Generator().manual_seed(0))
     gates = gates.to(next(model.parameters()).dtype)
-    gates[0], gates[1] = 1.0, 0.0
+    gates[0], gates[1] = 1 - 1e-6, 0.0
     for update in range(2):
         (loss, slope), (wanted, wanted_slope) = (x.slope(update, gates) for x in (fast, plain))
-        torch.testing.assert_close(loss, wanted, rtol=1e-6, atol=1e-8)
-        torch.testing.assert_close(slope, wanted_slope, rtol=1e-5, atol=1e-7)
+        for one, two in ((loss, wanted), (slope, wanted_slope)):
+            assert (one - two).abs().max() <= limit * two.abs().max()
         assert slope.abs().amax((1, 2)).min() > 1e-4
-    torch.testing.assert_close(fast.nll(gates), plain.nll(gates), rtol=1e-6, atol=1e-8)
+    assert (fast.nll(gates) - plain.nll(gates)).abs().max() <= limit * plain.nll(gates).max()
 
 
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 @pytest.mark.parametrize("kind", checkpoints.ARCHITECTURES)
 def test_losses_and_slopes_are_those_of_the_blocks_with_hooks(kind, backend, checkpoint):
-    model = mechheads.load(str(checkpoint(kind)), backend=backend, dtype="float64")
+    model = mechheads.load(str(checkpoint(kind)), backend=backend)
     if unknown_part(model) is not None:
         fast = make_minibatches(model, branching(), FitSettings(batch=4))
         assert fast.gated is None
         return
-    check_alike(model, branching())
+    check_alike(model, branching(), 1e-4)
 
 
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 @pytest.mark.parametrize("kind", DEEP)
 def test_layers_between_the_first_and_the_last(kind, backend, tmp_path):
     folder = checkpoints.write(tmp_path / kind, kind, **DEEP[kind])
-    check_alike(mechheads.load(str(folder), backend=backend, dtype="float64"), branching())
+    model = mechheads.load(str(folder), backend=backend, dtype="float64")
+    # The norms and positions inside a bridge are computed in float32.
+    check_alike(model, branching(), 1e-9 if backend == "hooked" else 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "neox"])
@@ -91,7 +95,9 @@ def test_a_model_of_one_layer(kind, tmp_path):
 def test_a_sparse_model(backend, tmp_path):
     folder = checkpoints.write(tmp_path / "sparse", "llama-gqa", num_hidden_layers=3)
     edge_gates.write(folder, torch.randn(3, 4) * 0.1, {"base": "llama-gqa"})
-    check_alike(mechheads.load(str(folder), backend=backend, dtype="float64"), branching())
+    model = mechheads.load(str(folder), backend=backend, dtype="float64")
+    # The norms and positions inside a bridge are computed in float32.
+    check_alike(model, branching(), 1e-9 if backend == "hooked" else 1e-5)
 
 
 @pytest.mark.parametrize("budget", [1, 8, 40, 10_000])
