@@ -108,7 +108,7 @@ def _measure(work: Workload, backend: str | None) -> dict[str, Any]:
         return run_ours(Path(place), "patch", work.threads, backend)
 
 
-def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+def exponent(sizes: Sequence[float | int], values: Sequence[float | int]) -> float:
     """The slope of the least-squares line through the logarithms.
 
     NaN if a value is too small for a logarithm.
