@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mechheads.reports.theme import COLORS, escaped, styled
 from mechheads.runs.files import write_text
@@ -42,9 +42,7 @@ def draw_peers(rows: Rows) -> "go.Figure":
     panels.sort(key=lambda panel: (panel[0] != "gpt2", list(MEASUREMENTS).index(panel[1])))
     peers = list(dict.fromkeys(row["peer"] for row in rows))
     titles = [f"{MEASUREMENTS[what]} ({escaped(shape)})" for shape, what in panels]
-    figure = make_subplots(
-        -(-len(panels) // 2), 2, subplot_titles=titles, horizontal_spacing=0.2
-    )
+    figure = make_subplots(-(-len(panels) // 2), 2, subplot_titles=titles, horizontal_spacing=0.2)
     for i, panel in enumerate(panels):
         here = [row for row in rows if (row["shape"], row["measurement"]) == panel]
         seconds = [float(row["seconds"]) for row in here]
@@ -61,7 +59,7 @@ def draw_peers(rows: Rows) -> "go.Figure":
             "<br>difference from ours: %{customdata[2]}<extra></extra>",
             showlegend=False,
         )
-        place = {"row": i // 2 + 1, "col": i % 2 + 1}
+        place: dict[str, Any] = {"row": i // 2 + 1, "col": i % 2 + 1}
         figure.add_trace(bar, **place)
         figure.update_yaxes(autorange="reversed", **place)
         # Room at the right for the numbers beside the bars.
@@ -100,7 +98,7 @@ def draw_sizes(rows: Rows) -> "go.Figure":
                 showlegend=False,
             )
             figure.add_trace(trace, row=line, col=i)
-            where = {"row": line, "col": i}
+            where: dict[str, Any] = {"row": line, "col": i}
             figure.update_yaxes(type="log", dtick=1, **where)
             figure.update_xaxes(type="log", tickvals=sizes, **where)
             figure.add_annotation(

@@ -50,7 +50,7 @@ def record(folder: Path, name: str, measured: Iterable[Mapping[str, Any]]) -> Pa
 def merged(
     before: Sequence[Mapping[str, str]], new: Sequence[Mapping[str, str]]
 ) -> list[Mapping[str, str]]:
-    """All rows: earlier ones in their places, or what replaces them, and then those that are new."""
+    """Earlier rows in their places, or what replaces them, and then those that are new."""
     by_key = {tuple(row.get(key, "") for key in KEYS): row for row in before}
     by_key |= {tuple(row.get(key, "") for key in KEYS): row for row in new}
     return list(by_key.values())

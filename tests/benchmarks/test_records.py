@@ -1,6 +1,7 @@
 """Records of benchmarks: rows replace those of the same kind, and can be drawn."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,8 @@ def test_records_name_the_kind_of_machine_but_not_the_machine(tmp_path, monkeypa
 
 def test_the_figure_of_peers_has_the_recorded_seconds(tmp_path):
     rows = read(record(tmp_path, "peers.csv", [side("mechheads", 0.5), side("a<b>", 2.0)]))
-    (bars,) = draw_peers(rows).data
+    figure: Any = draw_peers(rows)
+    (bars,) = figure.data
     assert list(bars.x) == [0.5, 2.0]
     assert list(bars.y) == ["mechheads 1", "a&lt;b&gt; 1"]
     assert list(bars.text) == ["0.500 s (ours)", "2.00 s (2.0 ×)"]
@@ -47,7 +49,7 @@ def test_the_figure_of_sizes_names_the_exponents(tmp_path):
         {"axis": "layers", "size": n, "threads": 1, "seconds": n**2.0, "memory": 9 * n, "loaded": n}
         for n in (2, 4, 8)
     ]
-    figure = draw_sizes(read(record(tmp_path, "size.csv", sizes)))
+    figure: Any = draw_sizes(read(record(tmp_path, "size.csv", sizes)))
     assert [note.text for note in figure.layout.annotations] == ["exponent 2.00", "exponent 1.00"]
 
 

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -14,7 +15,7 @@ def test_the_exponent_of_a_power_is_that_power():
 
 def test_along_each_axis_one_number_doubles_three_times():
     for axis, values in AXES.items():
-        assert [b / a for a, b in zip(values, values[1:], strict=False)] == [2, 2, 2]
+        assert [b / a for a, b in itertools.pairwise(values)] == [2, 2, 2]
         works = [workload(axis, value, 1) for value in values]
         assert len({str(work) for work in works}) == 4
     assert workload("heads", 32, 1).shape["n_heads"] == 32

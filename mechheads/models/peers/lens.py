@@ -22,7 +22,7 @@ def load(folder: Any, work: dict) -> tuple[Any]:
     hf = AutoModelForCausalLM.from_pretrained(folder).eval()
     if version("transformer-lens").startswith("3."):
         from transformer_lens import HookedTransformer, HookedTransformerConfig
-        from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
+        from transformer_lens.pretrained.weight_conversions.gpt2 import convert_gpt2_weights
 
         sizes = hf.config
         cfg = HookedTransformerConfig(
@@ -145,9 +145,10 @@ def keep_heads(model: Any, prompts: dict, circuits: list) -> list[float]:
     clean, corrupt, answers, wrong = tokens_of(prompts)
     other, found = z_of(model, corrupt), []
     for circuit in circuits:
+        kept = {tuple(head) for head in circuit}
 
-        def mix(z: torch.Tensor, hook: Any, circuit: Any = frozenset(map(tuple, circuit))) -> Any:
-            out = [h for h in range(z.shape[2]) if (hook.layer(), h) not in circuit]
+        def mix(z: torch.Tensor, hook: Any, kept: Any = kept) -> torch.Tensor:
+            out = [h for h in range(z.shape[2]) if (hook.layer(), h) not in kept]
             z[:, :, out] = other["z", hook.layer()][:, :, out]
             return z
 

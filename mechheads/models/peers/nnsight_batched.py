@@ -9,7 +9,7 @@ import handed
 
 handed.quietly()
 
-import nnsight  # noqa: E402
+import nnsight  # noqa: E402  # pyright: ignore[reportMissingImports]
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
