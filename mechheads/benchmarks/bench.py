@@ -133,7 +133,12 @@ def _folder(given: Mapping[str, Any]) -> Path | None:
     """Where to record, checked before anything is measured."""
     from mechheads.runs.files import prepare
 
-    return given["record"] and prepare(read_path(given["record"], "--record"))
+    if given["record"] is None:
+        return None
+    try:
+        return prepare(read_path(given["record"], "--record"))
+    except MechheadsError as error:
+        raise MechheadsError(str(error).replace("--out", "--record")) from None
 
 
 def _record(folder: Path | None, name: str, rows: Any) -> Path | None:

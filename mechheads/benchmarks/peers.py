@@ -194,7 +194,7 @@ def versions_of(python: str) -> dict[str, str | None]:
     try:
         return run_side([python, "-c", VERSIONS], 1, os.environ)
     except (OSError, ValueError, IndexError, MechheadsError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "it says nothing"
+        reason = getattr(error, "strerror", None) or "it is no Python interpreter"
         raise MechheadsError(
             f"--with takes Python interpreters, separated by commas; {python!r} cannot be used "
             f"({reason}). Give the path of one, such as .venv/bin/python."
