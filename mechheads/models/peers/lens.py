@@ -81,35 +81,38 @@ def all_heads(model: Any) -> list[tuple[int, int]]:
     return [(i, h) for i in range(model.cfg.n_layers) for h in range(model.cfg.n_heads)]
 
 
-@torch.no_grad()
-def patch_heads(model: Any, prompts: dict, heads: list) -> dict[str, float]:
-    """How much of the logit difference each head carries: replaced in the clean run."""
-    clean, corrupt, answers, wrong = tokens_of(prompts)
+def patch_heads(model: Any, work: dict) -> tuple[float, str, dict[str, float]]:
+    """How much of the logit difference each head carries: replaced in the clean run.
+
+    Patched by what patching.get_act_patch_attn_head_out_all_pos calls, for some of the heads.
+    """
+    clean, corrupt, answers, wrong = tokens_of(work["ranking"])
+    heads = all_heads(model)
+    some = handed.spread(heads, work["loops"])
 
     def metric(logits: torch.Tensor) -> torch.Tensor:
         return logit_diff(logits, answers, wrong)
 
-    # What patching.get_act_patch_attn_head_out_all_pos calls, for some of the heads.
-    patched = patching.generic_activation_patch(
-        model,
-        clean,
-        z_of(model, corrupt),
-        metric,
-        patching.layer_head_vector_patch_setter,
-        "z",
-        index_df=pd.DataFrame(heads, columns=["layer", "head"]),
-    )
-    effects = metric(model(clean)) - patched
-    return {f"L{i}H{h}": float(x) for (i, h), x in zip(heads, effects, strict=True)}
+    @torch.no_grad()
+    def loop() -> torch.Tensor:
+        chosen = pd.DataFrame(some, columns=["layer", "head"])
+        setter = patching.layer_head_vector_patch_setter
+        return patching.generic_activation_patch(
+            model, clean, other, metric, setter, "z", index_df=chosen
+        )
+
+    with torch.no_grad():
+        (other, before), once = handed.timed(lambda: (z_of(model, corrupt), metric(model(clean))))
+    after, each = handed.timed(loop)
+    effects = zip(some, before - after, strict=True)
+    seconds = once + each * len(heads) / len(some)
+    return seconds, f"{len(some)} of {len(heads)}", {f"L{i}H{h}": float(x) for (i, h), x in effects}
 
 
 def patch(model: Any, work: dict) -> handed.Answer:
     """The effect of every head by activation patching."""
-    heads = all_heads(model)
-    some = handed.spread(heads, work["loops"])
-    effects, seconds = handed.timed(lambda: patch_heads(model, work["ranking"], some))
-    how = f"{len(some)} of {len(heads)} heads"
-    return seconds * len(heads) / len(some), how, {"effect": effects}
+    seconds, how, effects = patch_heads(model, work)
+    return seconds, f"{how} heads", {"effect": effects}
 
 
 def attribution(model: Any, work: dict) -> handed.Answer:
@@ -140,10 +143,10 @@ def attribution(model: Any, work: dict) -> handed.Answer:
 
 
 @torch.no_grad()
-def keep_heads(model: Any, prompts: dict, circuits: list) -> list[float]:
+def keep_heads(model: Any, prompts: dict, other: Any, circuits: list) -> list[float]:
     """The logit difference with each circuit kept in the clean run, and other heads replaced."""
-    clean, corrupt, answers, wrong = tokens_of(prompts)
-    other, found = z_of(model, corrupt), []
+    clean, _, answers, wrong = tokens_of(prompts)
+    found = []
     for circuit in circuits:
         kept = {tuple(head) for head in circuit}
 
@@ -162,21 +165,24 @@ def discover(model: Any, work: dict) -> handed.Answer:
 
     The ranking is handed over, because two heads as good as equal may be ranked either way.
     """
-    heads, asked = all_heads(model), work["curve"]
-    some = handed.spread(heads, work["loops"])
-    effects, ranking = handed.timed(lambda: patch_heads(model, work["ranking"], some))
+    heads, asked, judging = all_heads(model), work["curve"], work["judging"]
+    seconds, how, effects = patch_heads(model, work)
     ranked = [tuple(head) for head in asked["ranking"]]
     curve = [ranked[:k] for k in asked["at"]]
     draws = [random.Random(i).sample(heads, len(heads)) for i in range(asked["draws"])]
     band = [draw[:k] for draw in draws for k in asked["random_at"]]
-    few, few_random = handed.spread(curve, work["loops"]), handed.spread(band, work["loops"])
-    values, judging = handed.timed(lambda: keep_heads(model, work["judging"], few))
-    _, chance = handed.timed(lambda: keep_heads(model, work["judging"], few_random))
-    whole = ranking * len(heads) / len(some)
-    whole += judging * len(curve) / len(few) + chance * len(band) / len(few_random)
-    timed, passes = len(some) + len(few) + len(few_random), len(heads) + len(curve) + len(band)
-    points = {str(len(kept)): value for kept, value in zip(few, values, strict=True)}
-    return whole, f"{timed} of {passes} passes", {"effect": effects, "curve": points}
+    with torch.no_grad():
+        other, once = handed.timed(lambda: z_of(model, torch.tensor(judging["corrupt"])))
+    seconds += once
+    passes, values = int(how.split()[0]), {}
+    for circuits in (band, curve):
+        some = handed.spread(circuits, work["loops"])
+        values, each = handed.timed(lambda s=some: keep_heads(model, judging, other, s))
+        values = {str(len(kept)): value for kept, value in zip(some, values, strict=True)}
+        seconds += each * len(circuits) / len(some)
+        passes += len(some)
+    how = f"{passes} of {len(heads) + len(curve) + len(band)} passes"
+    return seconds, how, {"effect": effects, "curve": values}
 
 
 def gating(model: Any, work: dict) -> handed.Answer:
