@@ -12,7 +12,7 @@ from mechheads.models.untrained import SHAPES
 from mechheads.options import check_least, flag_of, read_list, read_path
 
 if TYPE_CHECKING:
-    from .peers import Side
+    from .peers import PeerTiming
     from .sizes import Sized
     from .timings import Timing
 
@@ -88,7 +88,7 @@ def _peers(given: Mapping[str, Any]) -> Finished:
 
     folder = _folder(given)
     pythons = find_pythons(read_list(given["with_"], str, "--with") if given["with_"] else [])
-    found: list[Side] = []
+    found: list[PeerTiming] = []
     for name in given["shape"]:
         for count in given["threads"]:
             work = {**_pick(given), "first": given["first"][0]}
@@ -237,7 +237,7 @@ def print_timings(timings: "Sequence[Timing]") -> None:
     _print(("shape", "what"), TITLES, rows)
 
 
-def print_sides(sides: "Sequence[Side]") -> None:
+def print_sides(sides: "Sequence[PeerTiming]") -> None:
     """Print a line per measurement and side: seconds, how many times ours, memory, difference."""
     rows = []
     for s in sides:
@@ -255,7 +255,7 @@ def print_sides(sides: "Sequence[Side]") -> None:
     _print(("shape", "threads", "measurement", "with"), titles, rows)
 
 
-def _label(side: "Side") -> str:
+def _label(side: "PeerTiming") -> str:
     """The peer and its version, or the peer that is missing."""
     return f"{side.peer.split()[0]} {side.version}" if side.version else side.peer
 

@@ -58,7 +58,7 @@ PEERS = (
 
 
 @dataclass(frozen=True)
-class Side:
+class PeerTiming:
     """What one side takes for a measurement; seconds are None if it could not be measured.
 
     `ratio` is how many times longer than ours it takes, `difference` the largest one from our
@@ -93,7 +93,7 @@ def compare_peers(
     loops: int = 24,
     backend: str | None = None,
     quiet: bool = False,
-) -> Iterator[Side]:
+) -> Iterator[PeerTiming]:
     """Every measurement on a shape of GPT-2's architecture: ours, then each peer.
 
     `pythons` are what `find_pythons` gives.
@@ -107,19 +107,21 @@ def compare_peers(
             say(f"{shape}, {threads} threads: {name} ...", quiet)
             here = (shape, threads, name)
             ours = run_ours(folder, name, threads, backend)
-            yield _side(here, OURS, OURS, ours, ours)
+            yield _timing(here, OURS, OURS, ours, ours)
             for peer in PEERS:
                 if name not in peer.measures:
                     continue
                 if peer.name not in pythons:
-                    yield Side(*here, peer.name, "not installed; give --with a Python that has it")
+                    yield PeerTiming(
+                        *here, peer.name, "not installed; give --with a Python that has it"
+                    )
                     continue
                 yield _measured(here, peer, pythons[peer.name], folder, ours)
 
 
 def _measured(
     here: tuple[str, int, str], peer: Peer, python: str, folder: Path, ours: Mapping[str, Any]
-) -> Side:
+) -> PeerTiming:
     script = Path(scripts.__file__).with_name(peer.script)
     # Their own environment: neither our modules nor our settings.
     hidden = ("PYTHONPATH", "GOMP_SPINCOUNT")
@@ -127,19 +129,19 @@ def _measured(
     try:
         found = run_side([python, str(script), str(folder), here[2]], here[1], env)
     except MechheadsError as error:
-        return Side(*here, peer.name, f"failed: {error}")
-    return _side(here, peer.name, peer.package, found, ours)
+        return PeerTiming(*here, peer.name, f"failed: {error}")
+    return _timing(here, peer.name, peer.package, found, ours)
 
 
-def _side(
+def _timing(
     here: tuple[str, int, str],
     peer: str,
     package: str,
     found: Mapping[str, Any],
     ours: Mapping[str, Any],
-) -> Side:
+) -> PeerTiming:
     numbers = ("seconds", "memory", "loaded")
-    return Side(
+    return PeerTiming(
         *here,
         peer,
         found["how"],
