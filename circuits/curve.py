@@ -16,7 +16,7 @@ With many heads f is measured at some k, so chosen that N is exact (`circuits.po
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -249,6 +249,7 @@ def explained_effect_curve(
     also: Sequence[int] = (),
     signed: bool = False,
     seed: int = 0,
+    measure: Callable[..., Tensor] | None = None,
     budget: int | None = None,
     quiet: bool = False,
 ) -> Curve:
@@ -268,6 +269,8 @@ def explained_effect_curve(
         also: further head counts to measure
         signed: rank HeadEffects by the signed effect instead of its size
         seed: seed of the random rankings
+        measure: used instead of `mechheads.measure_subsets`, with its arguments: for subsets that
+            are measured elsewhere
         budget: tokens per pass, which bounds memory; default: chosen for the device
         quiet: show no progress bar
 
@@ -310,7 +313,7 @@ def explained_effect_curve(
     masks, others = nested(ranking, layers, heads), rankings[1:] if signed else rankings[:1]
 
     def measured(keep: Tensor) -> Tensor:
-        return measure_subsets(
+        return (measure or measure_subsets)(
             model, prompts, keep, metric, replacement=replacement, budget=budget, quiet=quiet
         )
 

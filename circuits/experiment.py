@@ -76,6 +76,7 @@ def discover(
     seed: int = 0,
     budget: int | None = None,
     effects: Any = None,
+    measure: Callable[..., Tensor] | None = None,
     quiet: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Discovery:
@@ -107,6 +108,7 @@ def discover(
         effects: precomputed effects instead of `method`: HeadEffects of the ranking prompts, a
             tensor or array of a score per layer and head, or a CSV file or frame: layer, head,
             effect
+        measure: measures the subsets of the curve, see `circuits.explained_effect_curve`
         quiet: show no progress bars
         options: the method's own options
 
@@ -175,7 +177,7 @@ def discover(
         with progress.stage("Measuring the curve"):
             also = () if own is None else (size_of(own),)
             drawn: dict[str, Any] = {"draws": draws, "also": also, "signed": signed, "seed": seed}
-            drawn |= {"threshold": threshold, "points": points}
+            drawn |= {"threshold": threshold, "points": points, "measure": measure}
             curve = explained_effect_curve(model, judging, effects, metric, **drawn, **masked)
         with progress.stage("Choosing heads"):
             if own is not None:

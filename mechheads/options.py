@@ -51,6 +51,18 @@ def read_list(text: str, kind: Any, name: str) -> list[Any]:
     return values
 
 
+def read_pairs(text: str, name: str) -> dict[str, str]:
+    """Options joined by plus signs, each a name and a text.
+
+    >>> read_pairs("shots=2+no-rest=true", "--retain")
+    {'shots': '2', 'no_rest': 'true'}
+    """
+    parts = [part.partition("=") for part in text.split("+")]
+    if not all(key and equals and value for key, equals, value in parts):
+        raise MechheadsError(f"{name} takes options like shots=2+instruction=false, got {text!r}.")
+    return {key.replace("-", "_"): value for key, _, value in parts}
+
+
 def check_least(flag: str, value: int | float | None, least: int) -> None:
     """Raise an error if the value of a flag is below the least one it takes; None is fine."""
     if value is not None and not value >= least:

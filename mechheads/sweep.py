@@ -48,8 +48,8 @@ def sweep(
         cpus: CPUs and threads per cell; default: 1 on a cluster, all in this process. The same
             number gives identical bytes
         gpus: GPUs per cell on a cluster
-        split_layers: split the patching of each discover cell by layer across the workers (not its
-            curve)
+        split_layers: share the patching and the curve of each discover cell that ranks by patch
+            among the workers
         partition: Slurm's partition; other options of sbatch are taken from its environment
             variables (SBATCH_ACCOUNT)
         time: the limit of each of Slurm's tasks: 01:30:00

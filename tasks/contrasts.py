@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mechheads.errors import MechheadsError
-from mechheads.options import read_list
+from mechheads.options import read_list, read_pairs
 
 from .registry import TASKS, check, is_file
 
@@ -65,7 +65,9 @@ def read_contrasts(
     listed = [_format(text, "--family") for text in read_list(family, str, "--family")]
     if len({task.meaning for task in listed}) < max(2, len(listed)):
         raise MechheadsError(f"--family takes two or more different tasks, got {family}.")
-    changes = [_options(text, flag) for text, flag in ((retain, "--retain"), (forget, "--forget"))]
+    changes = [
+        read_pairs(text, flag) for text, flag in ((retain, "--retain"), (forget, "--forget"))
+    ]
     sides = [[Format(t.task, {**t.options, **change}) for t in listed] for change in changes]
     for kept, lost in zip(*sides, strict=True):
         _check_apart(kept, lost)
@@ -86,11 +88,4 @@ def _check_apart(kept: Format, lost: Format) -> None:
 
 def _format(text: str, flag: str) -> Format:
     task, _, listed = text.partition(":")
-    return Format(task, _options(listed, flag) if listed else {})
-
-
-def _options(text: str, flag: str) -> dict[str, str]:
-    parts = [part.partition("=") for part in text.split("+")]
-    if not all(key and equals and value for key, equals, value in parts):
-        raise MechheadsError(f"{flag} takes options like shots=2+instruction=false, got {text!r}.")
-    return {key.replace("-", "_"): value for key, _, value in parts}
+    return Format(task, read_pairs(listed, flag) if listed else {})

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from circuits.circuit import Circuit, Head
 from circuits.halves import check_effects, in_halves
-from circuits.measured import check_gap, explained, explained_by_prompt, needed
+from circuits.measured import check_gap, explained, explained_by_prompt
+from circuits.points import TOLERANCE, curve_points, points_to_add
 from circuits.search import check_search
 from mechheads import metrics
 from mechheads.engine.head_subsets import keep_only, measure_subsets
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HOW = ("disjoint", "core", "penalised")
-ROUNDING = 1e-6  # as in `needed`
+TIE = 1e-3  # shares of the effect that differ by less are as good
 
 
 @dataclass(frozen=True)
@@ -311,12 +312,23 @@ def _shortest(
 
     If none do, the fewest that explain as much as any of them do, to 0.001. At least one is added.
     """
-    sets = [[*kept, *ranking[:k]] for k in range(1, len(ranking) + 1)]
-    curve = shares(sets)
-    at = int(needed(curve[None], threshold)[0])
-    if float(curve[at]) < threshold - ROUNDING:
-        at = int((curve >= curve.max() - 1e-3).float().argmax())
-    return sets[at], float(curve[at])
+
+    def measured(counts: Sequence[int]) -> dict[int, float]:
+        found = shares([[*kept, *ranking[:k]] for k in counts]).tolist()
+        return dict(zip(counts, found, strict=True))
+
+    f = measured([k for k in curve_points(len(ranking)) if k])
+    most = 2 * len(f)
+    while True:
+        best, at = max(f.values()), sorted(f)
+        wanted = threshold - TOLERANCE if best >= threshold - TOLERANCE else best - TIE
+        curve = torch.tensor([f[k] for k in at])
+        more = points_to_add(at, curve, curve[None], wanted) if len(f) < most else []
+        if not more:
+            break
+        f |= measured(more)
+    k = next(k for k in at if f[k] >= wanted)
+    return [*kept, *ranking[:k]], f[k]
 
 
 def _disjoint(
@@ -330,7 +342,7 @@ def _disjoint(
         if not others:
             break
         heads, share = shortest(others, kept)
-        reached = share >= threshold - ROUNDING
+        reached = share >= threshold - TOLERANCE
         number = 1 + sum(one.how == how for one in found)
         found.append(Alternative(number, how, tuple(heads), share, reached))
         used |= set(heads)
@@ -340,7 +352,7 @@ def _disjoint(
             break
         # All heads but one: does anything replace it?
         left = shares([[head for head in every if head != one] for one in first]).tolist()
-        core = [head for head, f in zip(first, left, strict=True) if f < threshold - ROUNDING]
+        core = [head for head, f in zip(first, left, strict=True) if f < threshold - TOLERANCE]
         if not 0 < len(core) < len(first):
             break
         # Heads of a search that failed are free again.
@@ -367,7 +379,7 @@ def _penalised(
             scores[head] *= penalty if scores[head] > 0 else 1.0
         ranking = sorted(every, key=lambda head: -float(scores[head]))  # stable: ties as before
         heads, share = shortest(ranking, [])
-        reached = share >= threshold - ROUNDING
+        reached = share >= threshold - TOLERANCE
         found.append(Alternative(number, "penalised", tuple(heads), share, reached))
         last = heads
     return found

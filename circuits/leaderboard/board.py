@@ -263,11 +263,14 @@ class Leaderboard(Result):
         """A line per method, then the sentence."""
         names = [name for name in MEASURES if self.mean(name) is not None]
         means: Mapping[str, Any] = {name: self.mean(name) for name in names}
-        lines = [f"{'':<14}{''.join(f'{self.title(name):>10}' for name in names)}{'passes':>10}"]
+        wide = max(14, *(len(method) + 1 for method in self.methods))
+        lines = [
+            f"{'':<{wide}}{''.join(f'{self.title(name):>10}' for name in names)}{'passes':>10}"
+        ]
         for method in self.order:
             i = self.methods.index(method)
             cells = "".join(f"{means[name].mean[i].item():>10.3f}" for name in names)
-            lines.append(f"{method:<14}{cells}{self.passes[method][1]:>10.0f}")
+            lines.append(f"{method:<{wide}}{cells}{self.passes[method][1]:>10.0f}")
         return "\n".join([*lines, self.sentence])
 
     @property

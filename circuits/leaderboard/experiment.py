@@ -2,21 +2,19 @@
 
 1. The metric of the judging prompts with no heads and with all heads, for all methods once.
 2. Every method ranks the heads on the ranking prompts.
-3. All rankings, and random ones, at MIB's ten shares, in one call: where rankings begin with the
-   same heads, these are measured once, and neighbouring subsets share their first layers.
-4. f is below the threshold at one share and above it at the next: all k up to there are measured,
-   and the first that reaches it is N, as on the whole curve.
+3. Every ranking has its curve, as in `circuits.discover`: N is read off it, CPR and CMD are those
+   of its two orders. What several curves have in common, such as the same first heads or the random
+   rankings of their bands, is measured once.
+4. Random rankings are judged at MIB's shares like the others, more closely than the band that
+   `discover` draws; their N is interpolated between evenly spaced points.
 
-The numbers are those of `circuits.discover` with the same prompts and method (and points "all",
-where there are many heads). Random rankings are judged at MIB's shares like the others, more
-closely than the band that `discover` draws; their N is interpolated between evenly spaced points.
+The numbers are those of `circuits.discover` with the same prompts, method and seed.
 """
 
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,17 +23,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.circuit import Head, auroc
+from circuits.curve import Curve, explained_effect_curve
 from circuits.experiment import check_settings, in_halves
 from circuits.literature import published_for
 from circuits.measured import check_gap, explained, explained_by_prompt, needed
-from circuits.points import SHARES, TOLERANCE, mib_counts
+from circuits.points import SHARES, curve_points, mib_counts
 from mechheads import metrics
-from mechheads.engine.head_subsets import measure_subsets, nested
+from mechheads.engine.head_subsets import nested
+from mechheads.engine.subset_table import SubsetTable
 from mechheads.errors import MechheadsError
 from mechheads.metrics import MetricLike
 from mechheads.models.model import Model, model_name, shape_of
 from mechheads.progress import stages
 from mechheads.prompts import Prompts
+from mechheads.scoring.effects import HeadEffects
 from mechheads.scoring.registry import find, score_heads
 
 from .board import Leaderboard
@@ -44,15 +45,6 @@ from .rounds import RANDOM, LeftOut, Round
 METHODS = ("patch", "attribution", "ig", "atp", "gim", "hybrid", "direct", RANDOM)
 JUDGING = "judging"  # what judging all rankings cost, beside the names of the methods
 POINTS = 9  # evenly spaced head counts at which random rankings are measured, beside MIB's shares
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A method's rankings, by signed effect and by size, and the score by which AUROC ranks."""
-
-    by_sign: list[Head]
-    by_size: list[Head]
-    scores: Mapping[Head, float]
 
 
 def rank_methods(
@@ -77,7 +69,8 @@ def rank_methods(
         model: what `mechheads.load` returns
         prompts: what `tasks.make` returns; they rank the heads
         test: prompts that judge the rankings; default: the second half of `prompts`
-        methods: names in `mechheads.METHODS`, your own functions, and "random", the baseline
+        methods: names in `mechheads.METHODS`, with options as in "ig:steps=10", your own functions,
+            and "random", the baseline
         metric: a name in `mechheads.METRICS`, or your own function; default: the task's own
         threshold: the share of the effect that N heads must explain
         replacement: what replaces heads not kept: "corrupt", "zero", "mean" or "position_mean"
@@ -88,8 +81,8 @@ def rank_methods(
 
     Returns:
         Leaderboard: CPR, CMD, N and, where heads are known, AUROC of every method. Costs what the
-        methods cost, and for each a pass per share of MIB and per head up to the share that reaches
-        the threshold; random rankings cost draws * 19 passes at most.
+        methods cost, and for each a curve (`circuits.explained_effect_curve`); random rankings cost
+        draws * 19 passes at most.
 
     >>> import circuits, mechheads, tasks
     >>> model = mechheads.load("known/induction")
@@ -110,6 +103,9 @@ def rank_methods(
     shared: dict[str, Any] = {"replacement": replacement, "budget": budget, "quiet": quiet}
     given = {"direction": "noising", "held_out": judging, **shared}
     size, n = shape_of(model).layers * shape_of(model).heads, len(ranking)
+    for name, method in named.items():
+        if name != RANDOM:
+            _ = find(method).given  # an error if an option cannot be read
     options = {
         name: {key: value for key, value in given.items() if key in find(method).options}
         for name, method in named.items()
@@ -117,14 +113,16 @@ def rank_methods(
     }
     passes = {name: find(named[name]).passes(size, n, own) / n for name, own in options.items()}
     weights = {name: n * share for name, share in passes.items()}
-    weights[JUDGING] = len(judging) * (10 + size / 4 * len(named))
+    weights[JUDGING] = len(judging) * (10 + len(curve_points(size)) / 2 * len(named))
     ended = {} if spent is None else spent
-    found: dict[str, Ranked] = {}
+    found: dict[str, HeadEffects] = {}
     left_out: list[LeftOut] = []
     ours = model_name(model), judging.task, ranking.seed
 
+    subsets = SubsetTable()
+
     def measure(keep: Float[Tensor, "variant layer head"]) -> Float[Tensor, "variant prompt"]:
-        return measure_subsets(model, judging, keep, metric, **shared)
+        return subsets(model, judging, keep, metric, **shared)
 
     with stages("leaderboard", weights, quiet) as progress:
         grid = shape_of(model).grid
@@ -134,14 +132,22 @@ def rank_methods(
         for name, own in options.items():
             with progress.stage(name), clocked(ended, name):
                 try:
-                    found[name] = _ranked(model, ranking, named[name], metric, own)
+                    found[name] = score_heads(model, ranking, named[name], metric, **own)
                 except MechheadsError as error:
                     left_out.append(LeftOut(*ours, str(error), name))
         if len(found) + (RANDOM in named) < 2:
             raise MechheadsError(left_out[0].why)
         with progress.stage(JUDGING), clocked(ended, JUDGING):
             orders = random_orders(grid, draws if RANDOM in named else 0, ranking.seed)
-            rows = _judged(measure, grid, found, orders, ends, threshold)
+            rows: dict[str, tuple[Tensor, Tensor, float]] = {}
+            if orders:
+                rows[RANDOM] = _random(measure, orders, grid, ends, threshold)
+            drawn = {"threshold": threshold, "draws": draws, "seed": ranking.seed}
+            for name, effects in found.items():
+                curve = explained_effect_curve(
+                    model, judging, effects, metric, measure=subsets, **drawn, **shared
+                )
+                rows[name] = _judged(curve, threshold)
     kept = [name for name in named if name in rows]
     cpr, cmd, counts = zip(*(rows[name] for name in kept), strict=True)
     one = Round(
@@ -181,65 +187,26 @@ def random_orders(grid: tuple[int, int], draws: int, seed: int) -> list[list[Hea
     return [rng.sample(every, len(every)) for _ in range(draws)]
 
 
-def _ranked(
-    model: Model,
-    prompts: Prompts,
-    method: "str | Callable[..., Any]",
-    metric: MetricLike | None,
-    options: Mapping[str, Any],
-) -> Ranked:
-    """The heads in a method's orders."""
-    effects = score_heads(model, prompts, method, metric, **options)
-    by_sign, by_size = effects.ranking(signed=True), effects.ranking()
-    return Ranked(by_sign, by_size, {head: abs(float(effects.scores[head])) for head in by_size})
-
-
-def _judged(
-    measure: Callable[[Tensor], Tensor],
-    grid: tuple[int, int],
-    found: Mapping[str, Ranked],
-    orders: Sequence[list[Head]],
-    ends: Float[Tensor, "end judged"],
-    threshold: float,
-) -> dict[str, tuple[Tensor, Tensor, float]]:
-    """CPR and CMD as means over prompts, and N, of every method and of random rankings."""
-    shares = mib_counts(grid[0] * grid[1])
-    at = random_points(grid[0] * grid[1])
-    keep = [
-        nested(order, *grid)[shares] for r in found.values() for order in (r.by_sign, r.by_size)
-    ]
-    keep += [nested(order, *grid)[at] for order in orders]
-    values = list(measure(torch.cat(keep)).split([len(part) for part in keep]))
-    pairs = {name: (values[2 * i], values[2 * i + 1]) for i, name in enumerate(found)}
-    bounds = {
-        name: next(
-            (k for k, f in zip(shares, _f(own[1], ends), strict=True) if _reaches(f, threshold)),
-            shares[-1],  # all heads reach any threshold, whatever rounding says
-        )
-        for name, own in pairs.items()
-    }
-    rows: dict[str, tuple[Tensor, Tensor, float]] = {}
-    before = {name: nested(found[name].by_size, *grid)[: k + 1] for name, k in bounds.items()}
-    if found:
-        curves = measure(torch.cat(list(before.values()))).split(list(map(len, before.values())))
-        for (name, (by_sign, by_size)), own in zip(pairs.items(), curves, strict=True):
-            count = float(needed(_f(own, ends)[None], threshold)[0])
-            rows[name] = _cpr(by_sign, ends), _cmd(by_size, ends), count
-    if orders:
-        rows[RANDOM] = _random(values[2 * len(found) :], at, shares, ends, threshold)
-    return rows
+def _judged(curve: Curve, threshold: float) -> tuple[Tensor, Tensor, float]:
+    """CPR and CMD as means over prompts, and N, of a method."""
+    by_sign, by_size, ends = curve.by_sign, curve.by_size, curve.values[[0, -1]]
+    assert by_sign is not None  # its ranking is of effects
+    assert by_size is not None
+    return _cpr(by_sign, ends), _cmd(by_size, ends), float(curve.needed(threshold))
 
 
 def _random(
-    drawn: Sequence[Float[Tensor, "k judged"]],
-    at: list[int],
-    shares: list[int],
+    measure: Callable[[Tensor], Tensor],
+    orders: Sequence[list[Head]],
+    grid: tuple[int, int],
     ends: Float[Tensor, "end judged"],
     threshold: float,
 ) -> tuple[Tensor, Tensor, float]:
     """The same of random rankings, means over draws; between the points f is interpolated."""
-    places = [at.index(k) for k in shares]
-    every = np.arange(at[-1] + 1)
+    heads = grid[0] * grid[1]
+    at, every = random_points(heads), np.arange(heads + 1)
+    places = [at.index(k) for k in mib_counts(heads)]
+    drawn = measure(torch.cat([nested(order, *grid)[at] for order in orders])).split(len(at))
     curves = [torch.from_numpy(np.interp(every, at, _f(own, ends).numpy())) for own in drawn]
     counts = needed(torch.stack(curves).float(), threshold)
     areas = [(_cpr(own[places], ends), _cmd(own[places], ends)) for own in drawn]
@@ -250,11 +217,6 @@ def _random(
 def _f(values: Float[Tensor, "k judged"], ends: Float[Tensor, "end judged"]) -> Float[Tensor, " k"]:
     """f of some subsets."""
     return explained(torch.cat([ends[:1], values, ends[1:]]).mean(1))[1:-1]
-
-
-def _reaches(f: Tensor, threshold: float) -> bool:
-    """As `needed` decides it."""
-    return float(f) >= threshold - TOLERANCE
 
 
 def _cpr(values: Float[Tensor, "share judged"], ends: Tensor) -> Float[Tensor, " judged"]:
@@ -278,7 +240,7 @@ def _aurocs(
     task: str,
     model: str,
     grid: tuple[int, int],
-    found: Mapping[str, Ranked],
+    found: Mapping[str, HeadEffects],
     orders: Sequence[list[Head]],
     methods: Sequence[str],
 ) -> Float[Tensor, " method"] | None:
@@ -287,6 +249,12 @@ def _aurocs(
     if not truths:
         return None
     drawn = [{head: -float(i) for i, head in enumerate(order)} for order in orders]
-    tables = [drawn if name == RANDOM else [found[name].scores] for name in methods]
+    sizes = {name: _sizes(effects) for name, effects in found.items()}
+    tables = [drawn if name == RANDOM else [sizes[name]] for name in methods]
     each = [[auroc(scores, truth) for scores in table for truth in truths] for table in tables]
     return torch.tensor([sum(row) / len(row) for row in each])
+
+
+def _sizes(effects: HeadEffects) -> dict[Head, float]:
+    """The size of every head's effect."""
+    return {head: abs(float(effects.scores[head])) for head in effects.ranking()}

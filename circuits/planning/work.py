@@ -120,7 +120,7 @@ def plan_discovery(
         + costs.curve(sizes, judged, mib_counts(every)[:-1])
     )
     passes = 0.0 if search == "top" else search_passes(search, every)
-    again = costs.curve(sizes, searched, range(every + 1)) if alternatives else 0.0
+    again = costs.curve(sizes, searched, curve_points(every)) if alternatives else 0.0
     work, words = 0.0, f"given effects of {every} heads"
     if method is not None:
         found = _settled(find(method), sizes, ranked, scoring, speed)

@@ -1,5 +1,6 @@
 """The metric with subsets of heads kept and the others replaced, many subsets in one pass."""
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -32,6 +33,7 @@ def measure_subsets(
     *,
     direction: str = "noising",
     replacement: str = "corrupt",
+    share: tuple[int, int] = (0, 1),
     budget: int | None = None,
     quiet: bool = False,
 ) -> Float[Tensor, "variant prompt"]:
@@ -44,6 +46,8 @@ def measure_subsets(
         metric: a name in `mechheads.METRICS`, or your own function; default: the task's own
         direction: "noising" keeps heads of the clean run, "denoising" those of the corrupted run
         replacement: "corrupt", "zero", "mean" or "position_mean"
+        share: (i, n) makes every n-th pass only, from the i-th on, and leaves the other values at
+            0: the n shares, from 0 on, add up to the whole
         budget: tokens per pass, which bounds memory; default: chosen for the device
         quiet: show no progress bar
 
@@ -73,13 +77,15 @@ def measure_subsets(
     masks, mask_of = keep.flatten(1).unique(dim=0, return_inverse=True)
     masks = masks.unflatten(1, shape)
     values = torch.zeros(len(masks), len(prompts))
-    few = budget // TOGETHER
+    few, passes = budget // TOGETHER, itertools.count()
     with bar(len(masks), "Masks", quiet) as progress:
         for sides in paired_runs(model, engine, prompts, direction, replacement, few, wanted):
             rows, n = sides.base.shape
             size = max(1, budget // (rows * (n - sides.base.first)))
             for begin in range(0, len(masks), size):
                 some = masks[begin : begin + size]
+                if next(passes) % share[1] != share[0]:
+                    continue
                 end = engine.rerun(sides.base, Replace(some, sides.source))
                 found = measure(model, end, sides.batch, wanted)
                 values[begin : begin + size, sides.batch.pairs] = found

@@ -12,6 +12,8 @@ from .prompts import check, ranking_and_judging
 from .run import Job, Measured, Session
 
 if TYPE_CHECKING:
+    from mechheads.engine.subset_table import SubsetTable
+    from mechheads.models.model import Model
     from mechheads.scoring.effects import HeadEffects
 
 # Passed to circuits.discover unchanged.
@@ -20,6 +22,8 @@ OPTIONS = (
     "seed budget"
 ).split()
 
+# Passed to circuits.explained_effect_curve unchanged.
+CURVE_OPTIONS = "metric threshold signed replacement points draws seed budget".split()
 # Passed to circuits.discover_edges unchanged.
 EDGE_OPTIONS = "metric threshold signed replacement draws seed budget".split()
 # Settings of circuits of heads, and their defaults.
@@ -69,6 +73,7 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
             circuit=circuit,
             quiet=session.quiet,
             options=own,
+            measure=session.subsets,
             **{name: settings[name] for name in OPTIONS},
         )
         origin = provenance(loaded, source, [prompts, judging], settings["seed"])
@@ -122,11 +127,7 @@ def patch_layer(
     from mechheads.models.model import shape_of
     from mechheads.scoring.activation_patching import patch
 
-    settings = COMMANDS["discover"].in_full(given)
-    _, task_options = check(
-        settings["task"], "patch", settings, COMMANDS["discover"].own_options(settings)
-    )
-    loaded = pick(ModelOptions, settings).load(settings["model"], session.models, quiet=True)
+    settings, loaded, task_options = _loaded(given, session)
     shape = shape_of(loaded)
     if layer is None:
         return shape.layers
@@ -139,3 +140,43 @@ def patch_layer(
         quiet=True,
         **{name: settings[name] for name in ("direction", "replacement", "budget")},
     )
+
+
+def measure_share(
+    share: tuple[int, int], given: Mapping[str, Any], session: Session
+) -> "SubsetTable":
+    """The i-th of n shares, from 0, of what the curve of the session's effects begins with.
+
+    For workers that share the curve of one job; points around the threshold are added later.
+    """
+    import circuits
+    from circuits.discovery import size_of
+    from mechheads.engine.subset_table import Enough, SubsetShare
+
+    settings, loaded, task_options = _loaded(given, session)
+    circuit = read_circuit(settings, "a circuit is either given or chosen", {})
+    _, judging = ranking_and_judging(loaded, settings["task"], settings, task_options)
+    try:
+        circuits.explained_effect_curve(
+            loaded,
+            judging,
+            session.effects,
+            also=() if circuit is None else (size_of(circuit),),
+            measure=SubsetShare(*share),
+            quiet=True,
+            **{name: settings[name] for name in CURVE_OPTIONS},
+        )
+    except Enough as enough:
+        return enough.table
+    raise AssertionError("a curve has subsets to measure")
+
+
+def _loaded(
+    given: Mapping[str, Any], session: Session
+) -> "tuple[dict[str, Any], Model, dict[str, Any]]":
+    """A patching job's settings in full, its model, and the options of its task."""
+    command = COMMANDS["discover"]
+    settings = command.in_full(given)
+    _, task_options = check(settings["task"], "patch", settings, command.own_options(settings))
+    loaded = pick(ModelOptions, settings).load(settings["model"], session.models, quiet=True)
+    return settings, loaded, task_options

@@ -48,6 +48,9 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
         from mechheads.models.provenance import provenance
 
         check_settings(threshold=settings["threshold"], draws=settings["draws"])
+        for method in methods:
+            if method != RANDOM:
+                _ = registry.find(method).given  # an error if an option cannot be read
         boards, origins, spent = [], {}, {}
         sizes = {name: loading.size(name) * len(pairs[name]) for name in names}
         with stages("leaderboard", sizes, session.quiet) as progress:

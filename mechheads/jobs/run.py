@@ -20,6 +20,7 @@ from mechheads.progress import say
 from mechheads.runs import folder as runs
 
 if TYPE_CHECKING:
+    from mechheads.engine.subset_table import SubsetTable
     from mechheads.models.cache import ModelCache
     from mechheads.runs.result import Result
     from mechheads.scoring.effects import HeadEffects
@@ -37,11 +38,15 @@ JOBS = {
 
 @dataclass(frozen=True)
 class Session:
-    """What jobs may share: models that stay loaded, and effects computed elsewhere."""
+    """What jobs may share: models that stay loaded, and what was measured elsewhere.
+
+    That is a discovery's effects, and subsets of heads of its curve.
+    """
 
     models: "ModelCache | None" = None
     effects: "HeadEffects | None" = None
     quiet: bool = False
+    subsets: "SubsetTable | None" = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from inspect import Parameter, getdoc, signature
 from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError, unknown
-from mechheads.options import read_value
+from mechheads.options import read_pairs, read_value
 from mechheads.plugins import Table
 from mechheads.prompts import Prompts, check_given
 
@@ -34,9 +34,9 @@ class Method:
 
     `passes` says about how many forward passes it takes, for progress bars: a function of the
     numbers of heads and prompts, and of the options given. `patched` says how many heads
-    are patched one by one, each of which counts there as a quarter of a pass per prompt. `short` is
-    the option that can be written after a colon, as in "ensemble:patch,ig"; `preset` are options
-    that were.
+    are patched one by one, each of which counts there as a quarter of a pass per prompt. `preset`
+    are options that were written after the name, as in "ig:steps=10"; `short` is the one whose name
+    can be left out there, as in "ensemble:patch,ig".
     """
 
     name: str
@@ -58,10 +58,21 @@ class Method:
 
     @property
     def options(self) -> dict[str, Parameter]:
-        """The keyword-only arguments of the method."""
+        """The keyword-only arguments of the method, but for those that are preset."""
+        return {name: p for name, p in self._keywords.items() if name not in self.preset}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The preset options as the types that the method takes; an error if one cannot be."""
+        return {
+            name: read_value(text, self._keywords[name].annotation, f"{self.name}: {name}")
+            for name, text in self.preset.items()
+        }
+
+    @property
+    def _keywords(self) -> dict[str, Parameter]:
         parameters = signature(self.function).parameters.values()
-        kinds = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
-        return {name: p for name, p in kinds.items() if name not in self.preset}
+        return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def _number(given: Mapping[str, Any], name: str, default: int) -> float:
@@ -202,7 +213,8 @@ def register_method(
 def find(name: "str | Callable[..., Any]") -> Method:
     """The method of that name, or a function as a method; an unknown name raises an error.
 
-    "ensemble:patch,ig" is the method ensemble with its members chosen.
+    "ig:steps=10" is the method ig with an option chosen (several are joined by plus signs), and
+    "ensemble:patch,ig" the method ensemble with its members.
     """
     if not isinstance(name, str) and not callable(name):
         raise MechheadsError(
@@ -211,23 +223,33 @@ def find(name: "str | Callable[..., Any]") -> Method:
         )
     if callable(name):
         return _own(getattr(name, "__name__", type(name).__name__), name)
-    plain, colon, value = name.partition(":")
+    plain, colon, text = name.partition(":")
     if plain not in METHODS:
         raise unknown("method", plain, METHODS)
     found = METHODS[plain]
     if not colon:
         return found
-    if not found.short:
-        raise MechheadsError(f"The method {plain} takes nothing after a colon, got {name!r}.")
-    check_members(value)
-    preset = {found.short: value}
+    preset = _preset(found, text)
     return replace(
         found,
         name=name,
-        flags=tuple(flag for flag in found.flags if flag != found.short),
+        flags=tuple(flag for flag in found.flags if flag not in preset),
         passes=lambda heads, n, given: found.passes(heads, n, {**given, **preset}),
+        patched=lambda heads, given: found.patched(heads, {**given, **preset}),
         preset=preset,
     )
+
+
+def _preset(method: Method, text: str) -> dict[str, str]:
+    """The options that are written after a method's name and a colon."""
+    if not method.flags:
+        raise MechheadsError(f"The method {method.name} takes nothing after a colon, got {text!r}.")
+    if method.short and "=" not in text:
+        check_members(text)
+        return {method.short: text}
+    preset = read_pairs(text, f"The method {method.name}:")
+    check_flags(method.name, preset)
+    return preset
 
 
 def split_members(text: str) -> list[str]:
@@ -278,7 +300,8 @@ def score_heads(
             patches only the strongest heads of "atp", "auto" is "patch" if that does not take too
             long here, else "hybrid", "path" patches direct paths, "direct" is
             direct logit attribution, "gating" fits gates, "ensemble:patch,ig" is the mean rank of
-            several. Or your own function of (model, prompts, metric): see `register_method`
+            several; "ig:steps=10" has an option with it. Or your own function of (model, prompts,
+            metric): see `register_method`
         metric: a name in `mechheads.METRICS`, or your own function; default: the task's own
         options: the method's own options, e.g. `steps=10` for "ig"
 
@@ -312,8 +335,9 @@ def score_heads(
         name: read_value(value, own[name].annotation, f"--{name}")
         if isinstance(value, str) and name in own
         else value
-        for name, value in {**options, **found.preset}.items()
+        for name, value in options.items()
     }
+    given |= found.given
     try:
         returned = found.function(model, prompts, metric, **given)
     except MechheadsError:

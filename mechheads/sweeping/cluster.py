@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mechheads.errors import MechheadsError
 from mechheads.jobs.run import Session
@@ -25,6 +25,9 @@ from mechheads.scoring.effects import HeadEffects
 
 from .cells import Done, Runner, describe, finished, partial, run_cell
 from .grid import Cell
+
+if TYPE_CHECKING:
+    from mechheads.engine.subset_table import SubsetTable
 
 DEADLINE = 20.0  # seconds in which a cluster must answer
 SETTINGS = b"\x04"  # the type of HTTP/2's settings frame
@@ -43,8 +46,7 @@ class Workplace:
 def on_cluster(address: str, cpus: float = 1.0, gpus: float = 0.0, split: bool = False) -> Runner:
     """A runner on a cluster: at this address, or `local` to start one on this machine.
 
-    With `split`, the patching of a discover cell is split by layer across the workers, but not its
-    curve.
+    With `split`, the workers share the patching of a discover cell, layer by layer, and its curve.
     """
     ray = find_ray()
 
@@ -52,14 +54,14 @@ def on_cluster(address: str, cpus: float = 1.0, gpus: float = 0.0, split: bool =
         ours = _connect(ray, address)
         waiting: dict[Any, Cell] = {}
         try:
-            _check_room(ray.nodes(), cpus, gpus)
+            places = _check_room(ray.nodes(), cpus, gpus)
             worker = ray.remote(**worker_options(cpus, gpus))
-            run, layer = worker(_run), worker(_layer)
+            run, layer, curve = worker(_run), worker(_layer), worker(_curve)
             manager = ray.remote(num_cpus=0, max_retries=5)(_share)
             workplace = Workplace(out.resolve(), Path.cwd(), max(1, int(cpus)))
             for cell in cells:
                 if split and _can_share(cell):
-                    waiting[manager.remote(layer, run, cell, workplace)] = cell
+                    waiting[manager.remote(layer, curve, run, cell, workplace, places)] = cell
                 else:
                     waiting[run.remote(cell, workplace)] = cell
             while waiting:
@@ -92,10 +94,15 @@ def find_ray() -> Any:
     return ray
 
 
-def _run(cell: Cell, workplace: Workplace, effects: HeadEffects | None = None) -> Done:
+def _run(
+    cell: Cell,
+    workplace: Workplace,
+    effects: HeadEffects | None = None,
+    subsets: "SubsetTable | None" = None,
+) -> Done:
     """Run a cell in a worker, which keeps its models loaded."""
     _prepare(workplace)
-    return run_cell(cell, workplace.out, Session(_models(), effects, quiet=True))
+    return run_cell(cell, workplace.out, Session(_models(), effects, quiet=True, subsets=subsets))
 
 
 def _layer(cell: Cell, layer: int | None, workplace: Workplace) -> Any:
@@ -106,20 +113,38 @@ def _layer(cell: Cell, layer: int | None, workplace: Workplace) -> Any:
     return patch_layer(layer, dict(cell.settings), Session(_models(), quiet=True))
 
 
-def _share(layer: Any, run: Any, cell: Cell, workplace: Workplace) -> Done:
-    """Run a discover cell: many workers patch its layers, and one of them does the rest."""
+def _curve(
+    cell: Cell, share: tuple[int, int], workplace: Workplace, effects: HeadEffects
+) -> "SubsetTable":
+    """In a worker: a share of the subsets of heads on the curve of these effects."""
+    from mechheads.jobs.discovery import measure_share
+
+    _prepare(workplace)
+    return measure_share(share, dict(cell.settings), Session(_models(), effects, quiet=True))
+
+
+def _share(layer: Any, curve: Any, run: Any, cell: Cell, workplace: Workplace, places: int) -> Done:
+    """Run a discover cell: workers patch its layers, then measure its curve; one does the rest.
+
+    There are as many shares of the curve as places for workers, but not more than layers.
+    """
     ray, start = find_ray(), time.monotonic()
     if (found := finished(workplace.out, cell)) is not None:
         return Done(cell, None, 0.0, found)
     try:
         count = ray.get(layer.remote(cell, None, workplace))
         parts = ray.get([layer.remote(cell, i, workplace) for i in range(count)])
+        whole = replace(parts[0], values=sum(part.values for part in parts))
+        n = min(count, places)
+        shares = ray.get([curve.remote(cell, (i, n), workplace, whole) for i in range(n)])
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         why = str(cause) if isinstance(cause, MechheadsError) else describe(cause)
         return Done(cell, why, time.monotonic() - start)
-    whole = replace(parts[0], values=sum(part.values for part in parts))
-    return replace(ray.get(run.remote(cell, workplace, whole)), seconds=time.monotonic() - start)
+    from mechheads.engine.subset_table import joined
+
+    done = ray.get(run.remote(cell, workplace, whole, joined(shares)))
+    return replace(done, seconds=time.monotonic() - start)
 
 
 def _ended(ray: Any, ref: Any, cell: Cell, out: Path) -> Done:
@@ -161,19 +186,27 @@ def _models() -> ModelCache:
     return ModelCache()
 
 
-def _check_room(nodes: Iterable[dict[str, Any]], cpus: float, gpus: float) -> None:
-    """Raise an error if no node is large enough: Ray would wait for one forever."""
+def _check_room(nodes: Iterable[dict[str, Any]], cpus: float, gpus: float) -> int:
+    """How many workers the nodes have room for; an error if none is large enough for one.
+
+    Ray would wait for one forever.
+    """
     there = [
         (node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
         for node in nodes
         if node["Alive"]
     ]
-    if not any(cpus <= has_cpus and gpus <= has_gpus for has_cpus, has_gpus in there):
+    room = [
+        int(min(has_cpus / cpus, has_gpus / gpus if gpus else float("inf")))
+        for has_cpus, has_gpus in there
+    ]
+    if not any(room):
         listed = "; ".join(f"{has_cpus:g} and {has_gpus:g}" for has_cpus, has_gpus in there)
         raise MechheadsError(
             f"a cell needs {cpus:g} CPUs and {gpus:g} GPUs, but the cluster's nodes have {listed}. "
             "Use smaller --cpus and --gpus, or add a node."
         )
+    return sum(room)
 
 
 def _connect(ray: Any, address: str) -> bool:

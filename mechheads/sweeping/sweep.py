@@ -165,7 +165,7 @@ def check(given: Mapping[str, Any]) -> None:
     if not 0 < (1 if cpus is None else cpus) < MOST or not 0 <= gpus < MOST:
         raise MechheadsError(f"--cpus takes more than 0, --gpus 0 or more; got {cpus} and {gpus}.")
     if given["split_layers"] and not given["cluster"]:
-        raise MechheadsError("--split-layers needs --cluster: it splits layers across workers.")
+        raise MechheadsError("--split-layers needs --cluster: it shares a cell among workers.")
     if given["shard"] is not None:
         from .shards import read_shard
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import checkpoints
 import pytest
 import torch
 from pairs import random_pairs
@@ -18,6 +19,7 @@ from circuits.leaderboard.experiment import random_orders
 from circuits.leaderboard.rounds import LeftOut, Round
 from circuits.leaderboard.standings import MEASURES, Estimate, mean_rank, ranks
 from circuits.points import SHARES
+from mechheads.engine.head_subsets import measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.scoring.registry import METHODS, register_method
 from mechheads.scoring.statistics import resample, student
@@ -67,6 +69,49 @@ def test_the_numbers_are_those_of_discover_on_the_same_prompts(method, board):
         assert value(board, name, method) == pytest.approx(found[name], abs=1e-5)
     assert value(board, "needed", method) == found["needed"]
     assert value(board, "needed_share", method) == found["needed"] / 32
+
+
+def test_a_method_can_be_compared_with_itself_with_other_options():
+    model = mechheads.load("mini")
+    prompts = tasks.make("ioi", model, n=16)
+    names = ["ig:steps=1", "ig"]
+    found = circuits.rank_methods(model, prompts, methods=names, draws=2, quiet=True)
+    for method, options in zip(names, ({"steps": 1}, {}), strict=True):
+        alone = circuits.discover(model, prompts, method="ig", options=options, quiet=True)
+        for name in ("cpr", "cmd", "needed"):
+            assert value(found, name, method) == pytest.approx(alone.headline[name], abs=1e-5)
+    assert found.rounds[0].passes.tolist() == [1.5, 7.5]
+    assert value(found, "cpr", "ig:steps=1") != value(found, "cpr", "ig")
+
+
+def test_what_rankings_have_in_common_is_measured_once(monkeypatch):
+    measured = []
+
+    def spy(model, prompts, keep, *args, **options):
+        measured.extend(mask.numpy().tobytes() for mask in keep.unique(dim=0))
+        return measure_subsets(model, prompts, keep, *args, **options)
+
+    monkeypatch.setattr("mechheads.engine.subset_table.measure_subsets", spy)
+    model = mechheads.load("mini")
+    prompts = tasks.make("ioi", model, n=8)
+    methods = ["direct", "ig", "ig:steps=5", "random"]
+    found = circuits.rank_methods(model, prompts, methods=methods, draws=2, quiet=True)
+    assert len(set(measured)) == len(measured)
+    # Two different rankings of 32 heads with two orders each, and two random ones.
+    assert len(measured) < 2 * (33 + 6) + 2 * 14
+    assert value(found, "cmd", "ig") == value(found, "cmd", "ig:steps=5")
+
+
+def test_of_many_heads_the_numbers_are_those_of_discover_at_its_points(tmp_path):
+    model = mechheads.load(
+        str(checkpoints.write(tmp_path, "gpt2", n_embd=72, n_head=24, n_layer=3))
+    )
+    prompts = random_pairs(model, 2, (8,) * 16)
+    given = {"threshold": 0.7, "quiet": True}
+    found = circuits.rank_methods(model, prompts, methods=["direct", "random"], **given)
+    alone = circuits.discover(model, prompts, method="direct", **given)
+    for name in ("cpr", "cmd", "needed"):
+        assert value(found, name, "direct") == pytest.approx(alone.headline[name], abs=1e-5)
 
 
 def test_random_rankings_are_judged_like_the_others(board):

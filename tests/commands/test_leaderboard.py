@@ -90,6 +90,8 @@ def test_a_pair_that_cannot_be_measured_is_left_out_with_a_warning(tmp_path, cap
         ({"methods": "patch,atb"}, "Did you mean 'atp'"),
         ({"methods": "patch"}, "two or more methods to compare, got patch"),
         ({"methods": "patch,patch"}, "--methods lists a method twice"),
+        ({"methods": "ig,ig:step=2"}, "method ig has no such option"),
+        ({"methods": "ig,ig:steps=two"}, "ig:steps=two: steps takes a whole number"),
         ({"methods": "patch,ensemble:patch"}, "two or more different methods"),
         ({"seeds": 0}, "--seeds takes 1 or more"),
         ({"seeds": 101}, "--seeds takes up to 100"),

@@ -9,6 +9,7 @@ import pytest
 from process import run
 from sweeps import ROOT, SMALL, digests, toy_run
 
+from mechheads.engine.head_subsets import measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.models.locate import EMBEDDED
 from mechheads.sweep import sweep
@@ -45,6 +46,44 @@ def test_only_patching_is_shared():
     ):
         assert on_ray._can_share(Cell("discover", tuple(settings.items()))) is shared
     assert not on_ray._can_share(Cell("gate", ()))
+
+
+class Here:
+    """A remote function of Ray that runs here and now, and notes what it was given."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.calls = function, []
+
+    def remote(self, *given: Any) -> Any:
+        self.calls.append(given)
+        return self.function(*given)
+
+
+@pytest.mark.parametrize("places", [1, 3, 100])
+def test_workers_share_the_whole_first_part_of_a_curve(places, swept, tmp_path, monkeypatch):
+    errors = SimpleNamespace(RayTaskError=ZeroDivisionError)
+    ray = SimpleNamespace(get=lambda found: found, exceptions=errors)
+    monkeypatch.setattr(on_ray, "find_ray", lambda: ray)
+    measured: list[int] = []
+
+    def spy(model, prompts, keep, *args, **options):
+        measured.append(len(keep))
+        return measure_subsets(model, prompts, keep, *args, **options)
+
+    layer, curve = Here(on_ray._layer), Here(on_ray._curve)
+    run = Here(lambda *given: measured.clear() or on_ray._run(*given))
+    monkeypatch.setattr("mechheads.engine.subset_table.measure_subsets", spy)
+    axes = {"tasks": ["math"], "models": ["mini"]}
+    (cell,) = with_inputs(from_flags(["discover"], axes, SMALL))
+    workplace = on_ray.Workplace(tmp_path, Path.cwd(), 1)
+    done = on_ray._share(layer, curve, run, cell, workplace, places)
+    assert done.error is None
+    count = min(places, 4)  # layers
+    assert [given[1] for given in curve.calls] == [(i, count) for i in range(count)]
+    assert measured == []  # of 32 heads, all points are in the first part
+    ours, theirs = digests(tmp_path / CELLS), digests(swept / CELLS)
+    assert ours
+    assert ours.items() < theirs.items()
 
 
 def test_no_cluster_there_is_one_line(tmp_path):
@@ -93,8 +132,8 @@ def test_more_than_any_node_has_is_refused():
         {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
         {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
     ]
-    for fits in ((8.0, 0.0), (2.0, 1.0)):
-        on_ray._check_room(nodes, *fits)
+    for given, room in (((8.0, 0.0), 1), ((2.0, 1.0), 1), ((0.5, 0.0), 20), ((1.0, 0.5), 2)):
+        assert on_ray._check_room(nodes, *given) == room
     with pytest.raises(MechheadsError, match=r"4 CPUs and 1 GPUs, .* have 8 and 0; 2 and 1"):
         on_ray._check_room(nodes, 4.0, 1.0)
 
@@ -102,7 +141,7 @@ def test_more_than_any_node_has_is_refused():
 def noting(log: Path, doomed: str) -> Any:
     """What a worker does, with a line for every attempt; on the doomed node it does not end."""
 
-    def run(cell: Cell, workplace: Any, effects: Any = None) -> Done:
+    def run(cell: Cell, workplace: Any, effects: Any = None, subsets: Any = None) -> Done:
         import ray
 
         from mechheads.sweeping.cluster import _run  # the worker's, which nobody has changed
@@ -112,7 +151,7 @@ def noting(log: Path, doomed: str) -> Any:
             stream.write(f"{cell.name} {node}\n")
         if node == doomed:
             time.sleep(600)
-        return _run(cell, workplace, effects)
+        return _run(cell, workplace, effects, subsets)
 
     return run
 
@@ -162,7 +201,7 @@ def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, nodes, tmp_path
     (again,) = (places for places in tried.values() if node.node_id in places)
     assert again[0] == node.node_id
     assert set(again[1:]) not in (set(), {node.node_id})
-    # The layers of a cell shared among workers: the same again. A relative path is the driver's.
+    # Layers and curve of a cell shared among workers: the same. A relative path is the driver's.
     monkeypatch.chdir(tmp_path)
     Path("own").symlink_to(EMBEDDED / "mini")
     own = from_flags(["discover"], {"tasks": ["math"], "models": ["own"]}, SMALL)

@@ -5,6 +5,7 @@ import torch
 
 import tasks
 from circuits import Discovery, alternative_circuits, discover
+from circuits.certainty.alternatives import _shortest
 from mechheads.engine.head_subsets import keep_only, measure_subsets
 from mechheads.errors import MechheadsError
 from mechheads.models.load import load
@@ -93,6 +94,46 @@ def test_the_judging_prompts_choose_no_heads(redundant):
     )
     assert one.found == two.found
     assert one.values.shape != two.values.shape
+
+
+MANY = [divmod(i, 32) for i in range(1024)]
+
+
+def fewest(f, ranking=MANY, kept=(), threshold=0.9):
+    """The size found, and how many sets were measured; f is a function of the heads added."""
+    asked = []
+
+    def shares(sets):
+        asked.extend(len(one) - len(kept) for one in sets)
+        assert all(one == [*kept, *ranking[: len(one) - len(kept)]] for one in sets)
+        return torch.tensor([f(len(one) - len(kept)) for one in sets])
+
+    heads, share = _shortest(ranking, kept, shares, threshold)
+    k = len(heads) - len(kept)
+    assert share == pytest.approx(f(k))
+    assert len(set(asked)) == len(asked)  # none twice
+    return k, asked
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 16, 17, 100, 333, 512, 1023, 1024])
+def test_of_many_heads_some_sets_are_measured_and_the_fewest_are_exact(wanted):
+    found, asked = fewest(lambda k: 0.9 * k / wanted)
+    assert found == wanted
+    assert len(asked) < 124
+    assert fewest(lambda k: 0.9 * k / wanted, kept=[(40, 0), (41, 0)]) == (found, asked)
+
+
+@pytest.mark.parametrize("peak", [1, 40, 200, 700, 1024])
+def test_of_many_heads_that_do_not_reach_it_the_fewest_of_the_best_are_taken(peak):
+    found, asked = fewest(lambda k: min(k, peak) / peak * 0.5)
+    assert found == next(k for k in range(1, 1025) if min(k, peak) / peak >= 1 - 0.002 - 1e-9)
+    assert len(asked) < 124
+
+
+def test_of_few_heads_every_number_is_measured():
+    dip = [0.2, 0.95, 0.1, *[0.3] * 60, 1.0]
+    assert fewest(lambda k: dip[k - 1], MANY[:64]) == (2, list(range(1, 65)))
+    assert fewest(lambda k: min(0.5, 0.2 * k), MANY[:5]) == (3, [1, 2, 3, 4, 5])
 
 
 def test_alternatives_are_saved_and_reported(found, tmp_path):
