@@ -44,7 +44,7 @@ def compare(
         tasks: comma-separated tasks; saved runs have their own
         level: heads, or circuit edges; saved runs have their own
         method: patch, attribution, ig, atp, gim, hybrid, path, direct or gating, an ensemble of
-            several, or auto: patch if that takes at most 10 minutes here, else hybrid
+            several, or auto (patch if that takes at most 10 minutes here, else hybrid)
         n: prompts to rank the heads on; default: 32
         test: prompts to evaluate the ranking on; default: 32
         seed: seed of the prompts and the random rankings

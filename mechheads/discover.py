@@ -54,8 +54,8 @@ def discover(
         level: heads, or edges, ranked by edge attribution with integrated gradients (--steps,
             default 5)
         method: patch, attribution, ig, atp, gim, hybrid, path, direct or gating (below), an
-            ensemble of several, or auto: patch if that takes at most --time minutes here (default
-            10), else hybrid
+            ensemble of several, or auto (patch if that takes at most --time minutes here, by
+            default 10, else hybrid)
         metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1 or kl; default: the
             task's own
         n: prompts to rank the heads on; default: 32, or half of a task file; auto: 16, doubled
