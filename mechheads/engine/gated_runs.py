@@ -30,7 +30,7 @@ ABSENT = -1
 
 
 @dataclass(frozen=True)
-class Layout:
+class NodeLayout:
     """Where nodes lie in rows: `at` is the node of each position, 0 where there is none.
 
     `home` is, for each node, a place in the flattened rows that has it. Rows begin at position
@@ -64,8 +64,8 @@ class Drawn:
     """
 
     pairs: Int[Tensor, " prompt"]
-    every: Layout
-    read: Layout
+    every: NodeLayout
+    read: NodeLayout
     reads: Int[Tensor, " read"]
     start: Float[Tensor, "node d_model"]
     heads: Float[Tensor, "head node d_model"]
@@ -248,14 +248,14 @@ def prefixes(
 
 def _layout(
     ids: Int[Tensor, "row pos"], known: Int[Tensor, " node"], begin: int, place: torch.device
-) -> Layout:
+) -> NodeLayout:
     """Where the known nodes (sorted) lie in rows of node ids."""
     inside = torch.isin(ids, known)
     at = torch.searchsorted(known, ids.contiguous()).where(inside, 0)
     places = inside.flatten().nonzero()[:, 0]
     home = torch.full((len(known),), ids.numel())
     home.scatter_reduce_(0, at.flatten()[places], places, "amin")
-    return Layout(at.to(place), home.to(place), begin)
+    return NodeLayout(at.to(place), home.to(place), begin)
 
 
 def _taken(

@@ -201,7 +201,8 @@ def test_a_fit_is_that_of_a_plain_loop_over_prompts(tmp_path):
         for update in range(4):
             adam.param_groups[0]["lr"] = 0.1 + update / 3 * (0.01 - 0.1)
             batches = [plain.cut(torch.tensor([i])) for i in plain.drawn(update).tolist()]
-            loss = sum(plain.nll_of(b, logits.sigmoid()[None]).sum() for (b,) in batches) / 2
+            alone = [plain.nll_of(b, logits.sigmoid()[None]).sum() for (b,) in batches]
+            loss = torch.stack(alone).sum() / 2
             adam.zero_grad()
             loss.backward()
             assert found.losses[0, seed, update].item() == pytest.approx(loss.item(), rel=1e-6)
