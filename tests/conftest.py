@@ -6,16 +6,16 @@ import checkpoints
 import pytest
 import torch
 
-from mechheads.models import download
+from mechheads.models.fetchable import is_complete
 from mechheads.models.load import load
 from mechheads.models.model import Model
 
+FETCHED = {"smollm2": "smollm2", "qwen": "qwen2.5-coder-1.5b"}  # markers and their models
 SHARED = Path(__file__).parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     no_shared = pytest.mark.skip(reason="there is no ../shared folder here")
-    no_smollm2 = pytest.mark.skip(reason="run python -m mechheads.fetch smollm2 first")
     no_hooked = pytest.mark.skip(reason="its oracle is HookedTransformer, of TransformerLens 3")
     lens4 = importlib.util.find_spec("transformer_lens.HookedTransformer") is None
     for item in items:
@@ -23,8 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(no_hooked)
         if item.get_closest_marker("shared") and not SHARED.is_dir():
             item.add_marker(no_shared)
-        if item.get_closest_marker("smollm2") and not download.is_complete("smollm2"):
-            item.add_marker(no_smollm2)
+        for marker, model in FETCHED.items():
+            if item.get_closest_marker(marker) and not is_complete(model):
+                reason = f"run python -m mechheads.fetch {model} first"
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import mechheads
 import tasks
 from circuits.planning.work import plan_discovery
 from mechheads.engine.costs import measure_speed
-from mechheads.models import download
 from mechheads.models.devices import keep_freed_memory, with_threads
+from mechheads.models.fetchable import is_complete
 from mechheads.progress import say
 
 RUNS = (("mini", "patch", 32), ("mini", "attribution", 32), ("smollm2", "attribution", 16))
@@ -69,7 +69,7 @@ def compare_estimates(
     found = []
     with with_threads(1):
         for name, method, n in runs:
-            if name == "smollm2" and not download.is_complete(name):
+            if name == "smollm2" and not is_complete(name):
                 continue
             say(f"discover on {name} by {method} ...", quiet)
             found.append(_compare(name, method, n, backend))

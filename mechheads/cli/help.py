@@ -61,8 +61,10 @@ def help_text(command: Command) -> str:
 
 
 def notes(command: Command) -> list[str]:
-    """The methods and tasks that the command takes, with their flags."""
+    """The methods and tasks that the command takes, with their flags, and models to fetch."""
     lines = []
+    if "models" in command.takes:
+        lines += _models()
     if "methods" in command.takes:
         lines += [*_methods(), "", *_metrics()]
     if "tasks" in command.takes:
@@ -83,6 +85,12 @@ def _arguments(command: Command) -> dict[str, str]:
         found = docstrings.parse(inspect.getdoc(documented) or "")
         about |= {a.name: " ".join((a.description or "").split()) for a in found.args or []}
     return about
+
+
+def _models() -> list[str]:
+    from mechheads.models.fetchable import FETCHABLE
+
+    return ["Models:", *(f"  {name:<20}{what.summary}" for name, what in FETCHABLE.items())]
 
 
 def _methods() -> list[str]:

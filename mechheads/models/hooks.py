@@ -1,6 +1,6 @@
 """Runs a model, observed and changed through its hooks, whichever kind of model it is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -26,6 +26,7 @@ __all__ = [
     "layer_parts",
     "logits_at_end",
     "run_blocks",
+    "state_of",
     "unembed",
     "unknown_part",
     "with_patterns",
@@ -138,6 +139,19 @@ def changed_mlp(
 ) -> AbstractContextManager[None]:
     """While active, act(pre) of a layer's MLP is changed; in a gated MLP, before the product."""
     return lens_of(model).changed_mlp(layer, change)
+
+
+def state_of(model: Model) -> tuple[Hashable, ...] | None:
+    """What changes with a model's config, or with a weight, in place too; None if nobody counts.
+
+    Torch counts changes of a tensor, but not of one made in inference mode.
+    """
+    lens = lens_of(model)
+    tensors = [*lens.model.parameters(), *lens.model.buffers()]
+    tensors += [] if lens.gates is None else [lens.gates]
+    if any(tensor.is_inference() for tensor in tensors):
+        return None
+    return repr(lens.model.cfg), *((tensor.data_ptr(), tensor._version) for tensor in tensors)
 
 
 def unknown_part(model: Model) -> str | None:

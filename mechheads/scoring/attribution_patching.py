@@ -27,7 +27,7 @@ from mechheads.engine.interventions import (
     unchanged,
 )
 from mechheads.engine.paired_runs import DIRECTIONS, check_corrupt, with_reference
-from mechheads.engine.select import budget_for, engine_for
+from mechheads.engine.select import engine_for, frozen, gradient_budget
 from mechheads.errors import MechheadsError, unknown
 from mechheads.metrics import Metric, MetricLike
 from mechheads.models.hooks import embed, gradient
@@ -148,7 +148,7 @@ def _estimate(
     sign = -1.0 if settings["direction"] == "noising" else 1.0
 
     def parts() -> Iterator[BatchEffects]:
-        engine, size = engine_for(model), budget_for(model, budget)
+        engine, size = engine_for(model), gradient_budget(model, budget)
         with bar(len(prompts), "Prompts", quiet) as progress:
             for batch in batches(encoder_of(model), prompts, max_tokens=size):
                 judged = with_reference(model, engine, batch, wanted)
@@ -199,7 +199,9 @@ def _slope(
     shape = shape_of(model)
     probe = torch.zeros(rows, *shape.grid, device=device, requires_grad=True)
     change = ProbeHeads(probe, toward.z, away.z if away else None)
-    value = measure(model, engine.rerun_from(toward, inputs.detach(), change), batch, metric)[0]
+    with frozen(model):
+        end = engine.rerun_from(toward, inputs.detach(), change)
+        value = measure(model, end, batch, metric)[0]
     if not value.requires_grad:
         raise MechheadsError(
             f"The metric {metric.name} has no gradient: it does not depend on the logits in a way "

@@ -11,6 +11,7 @@ import transformers
 
 from mechheads import MechheadsError, load
 from mechheads.models import locate
+from mechheads.models.fetchable import FETCHABLE
 from mechheads.models.hooks import logits_at_end
 from mechheads.models.huggingface import SUPPORTED
 from mechheads.models.load import find_backend
@@ -67,7 +68,7 @@ def test_logits_of_smollm2_equal_those_of_transformers_reading_the_published_fil
     folder = locate.cache_folder("smollm2")
     model = load("smollm2")
     tokens = tokens_for(model, length=12)
-    gguf = Path(locate.FETCHABLE["smollm2"].member).name
+    gguf = FETCHABLE["smollm2"].gguf
     theirs = logits_of_transformers(folder, tokens, gguf_file=gguf, dtype=torch.float32)
     with torch.inference_mode():
         torch.testing.assert_close(model(tokens), theirs, atol=1e-4, rtol=0)

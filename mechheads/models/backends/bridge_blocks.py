@@ -17,9 +17,10 @@ from torch.nn import functional as F
 from mechheads.errors import MechheadsError
 
 from .activations import gelu_tanh
-from .blocks import Block, Linear, linear
+from .blocks import Block, neurons
 from .bridge_runs import BridgeRuns, inner_of
 from .lens import NORM_AFTER_HEADS, UNREADABLE, Shape
+from .products import Linear, without_zeros
 
 # Architectures whose blocks are computed differently.
 OTHER = ("BloomForCausalLM", "OlmoeForCausalLM", *NORM_AFTER_HEADS)
@@ -159,14 +160,9 @@ def _mlp(block: Any) -> Callable[[Tensor], Tensor]:
 
         return by_itself
 
-    def apply(residual: Tensor) -> Tensor:
-        x = norm(residual)
-        inner = act(linear(x, *read["gate" if "gate" in read else "in"]))
-        if "gate" in read:
-            inner = inner * linear(x, *read["in"])
-        return linear(inner, *read["out"])
-
-    return apply
+    into, out = without_zeros(read["in"]), without_zeros(read["out"])
+    gate = without_zeros(read["gate"]) if "gate" in read else None
+    return lambda x: neurons(norm(x), act, into, out, gate)
 
 
 def _mask(original: Any, given: Tensor | None, keys: int, place: torch.device) -> Tensor:

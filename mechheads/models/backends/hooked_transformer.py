@@ -17,9 +17,10 @@ from transformer_lens.utilities.activation_functions import apply_softcap
 from mechheads.prompts.encoder import Encoder
 
 from .activations import gelu_tanh
-from .blocks import Block, Linear, linear
+from .blocks import Block, neurons
 from .lens import GATES, NORM_AFTER_HEADS, Residual, Shape, Traits, Z, frozen_scale, layer_hooks
 from .mlp_hooks import changed_activation
+from .products import Linear, without_zeros
 
 ACTIVATIONS = {
     "gelu_new": gelu_tanh,
@@ -345,15 +346,11 @@ def _mlp(cfg: Any, block: Any) -> Callable[[Tensor], Tensor]:
     norm, mlp = _norm(cfg, block.ln2), block.mlp
     names = {name for name, _ in mlp.named_parameters()}
     act = ACTIVATIONS.get(cfg.act_fn)
-
-    def apply(residual: Tensor) -> Tensor:
-        x = norm(residual)
-        if act is None or names - {"W_gate"} != {"W_in", "b_in", "W_out", "b_out"}:
-            return mlp(x.flatten(0, -3)).view(x.shape)
-        if "W_gate" in names:
-            inner = act(x @ mlp.W_gate) * (x @ mlp.W_in) + mlp.b_in
-        else:
-            inner = act(linear(x, mlp.W_in, mlp.b_in))
-        return linear(inner, mlp.W_out, mlp.b_out)
-
-    return apply
+    if act is None or names - {"W_gate"} != {"W_in", "b_in", "W_out", "b_out"}:
+        return lambda x: mlp(norm(x).flatten(0, -3)).view(x.shape)
+    into, out = without_zeros((mlp.W_in, mlp.b_in)), without_zeros((mlp.W_out, mlp.b_out))
+    if "W_gate" not in names:
+        return lambda x: neurons(norm(x), act, into, out)
+    # TransformerLens adds b_in to the product.
+    gate, factor, shift = (mlp.W_gate, None), (mlp.W_in, None), into[1]
+    return lambda x: neurons(norm(x), act, factor, out, gate, shift)
