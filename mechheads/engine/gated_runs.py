@@ -27,10 +27,11 @@ from mechheads.prompts.batches import Batch
 from .direct import DirectEngine, after_heads
 
 ABSENT = -1
+TOGETHER = 32  # the number of nodes is a multiple: oneDNN prepares for every size anew
 
 
 @dataclass(frozen=True)
-class Layout:
+class NodeLayout:
     """Where nodes lie in rows: `at` is the node of each position, 0 where there is none.
 
     `home` is, for each node, a place in the flattened rows that has it. Rows begin at position
@@ -55,7 +56,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnPrompts:
     """Some of the prompts, ready to run.
 
     `every` lays out all nodes and `read` those that are read, for the queries of the last layer.
@@ -64,8 +65,8 @@ class Drawn:
     """
 
     pairs: Int[Tensor, " prompt"]
-    every: Layout
-    read: Layout
+    every: NodeLayout
+    read: NodeLayout
     reads: Int[Tensor, " read"]
     start: Float[Tensor, "node d_model"]
     heads: Float[Tensor, "head node d_model"]
@@ -131,11 +132,11 @@ class GatedRuns:
             self.read_at[batch.pairs, :choices, :own] = at.where(batch.choices >= 0, ABSENT)
             self.right[batch.pairs, :choices] = batch.right
 
-    def draw(self, pairs: Int[Tensor, " prompt"]) -> Drawn:
+    def draw(self, pairs: Int[Tensor, " prompt"]) -> DrawnPrompts:
         """Lay out some of the prompts."""
         ids = self.nodes[torch.isin(self.pair_of, pairs)]
         ids = ids[:, : int((ids >= 0).sum(1).max())]
-        known = ids[ids >= 0].unique()
+        known = _rounded_up(ids[ids >= 0].unique())
         present = self.choices[pairs] >= 0
         of_token = self.read_at[pairs][present]
         reads, slot = of_token.unique(return_inverse=True)
@@ -144,7 +145,7 @@ class GatedRuns:
         place, block = self.z.device, self.blocks[0]
         held = (reads if len(self.blocks) == 1 else known).to(place)
         weights = block.out[0].unflatten(0, (-1, block.d_head)).detach()
-        return Drawn(
+        return DrawnPrompts(
             pairs,
             _layout(ids, known, 0, place),
             _layout(ids[:, begin:], reads, begin, place),
@@ -158,7 +159,7 @@ class GatedRuns:
             self.right[pairs],
         )
 
-    def cost(self, drawn: Drawn) -> int:
+    def cost(self, drawn: DrawnPrompts) -> int:
         """Memory of a variant in a pass with gradients, in tokens of a pass without."""
         return self._cost(len(drawn.every.home), len(drawn.reads))
 
@@ -183,7 +184,7 @@ class GatedRuns:
         return math.ceil(layers * nodes + reads * encoder_of(self.model).vocabulary / 4096)
 
     def nll(
-        self, drawn: Drawn, gates: Float[Tensor, "variant layer head"]
+        self, drawn: DrawnPrompts, gates: Float[Tensor, "variant layer head"]
     ) -> Float[Tensor, "variant prompt"]:
         """Negative log probability per token of every prompt's target."""
         logits = unembed(self.model, self.end(drawn, gates))
@@ -198,7 +199,7 @@ class GatedRuns:
         return -metrics.find("logprob")(scores) * drawn.right.sum(-1) / lengths.sum(-1)
 
     def end(
-        self, drawn: Drawn, gates: Float[Tensor, "variant layer head"]
+        self, drawn: DrawnPrompts, gates: Float[Tensor, "variant layer head"]
     ) -> Float[Tensor, "variant read d_model"]:
         """The residual stream after the last layer, at the nodes that are read."""
         gates = gates.to(drawn.start)
@@ -248,14 +249,20 @@ def prefixes(
 
 def _layout(
     ids: Int[Tensor, "row pos"], known: Int[Tensor, " node"], begin: int, place: torch.device
-) -> Layout:
+) -> NodeLayout:
     """Where the known nodes (sorted) lie in rows of node ids."""
     inside = torch.isin(ids, known)
     at = torch.searchsorted(known, ids.contiguous()).where(inside, 0)
     places = inside.flatten().nonzero()[:, 0]
-    home = torch.full((len(known),), ids.numel())
+    home = torch.full((len(known),), ids.numel() - 1)  # there for nodes that no row has
     home.scatter_reduce_(0, at.flatten()[places], places, "amin")
-    return Layout(at.to(place), home.to(place), begin)
+    return NodeLayout(at.to(place), home.to(place), begin)
+
+
+def _rounded_up(nodes: Int[Tensor, " node"]) -> Int[Tensor, " more"]:
+    """The nodes, and the last again and again: products of few sizes, which are prepared once."""
+    more = -len(nodes) % TOGETHER
+    return torch.cat([nodes, nodes[-1:].expand(more)])
 
 
 def _taken(

@@ -12,7 +12,7 @@ import torch
 
 import mechheads
 from mechheads.engine.gate_losses import Minibatches, shared_out
-from mechheads.engine.gated_runs import prefixes
+from mechheads.engine.gated_runs import TOGETHER, prefixes
 from mechheads.engine.hooked import HookedEngine
 from mechheads.engine.side_by_side import side_by_side
 from mechheads.models import edge_gates
@@ -125,7 +125,8 @@ def test_shared_prefixes_run_once_and_padding_not_at_all(tiny):
     drawn = fast.gated.draw(torch.arange(len(prompts)))
     whole = [encoder_of(tiny).ids(p.clean + answer)[:-1] for p in prompts for answer in p.answers]
     every = {tuple(ids[: i + 1]) for ids in whole for i in range(len(ids))}
-    assert len(drawn.every.home) == len(every)
+    assert len(drawn.every.at.unique()) == len(every)
+    assert len(drawn.every.home) == -(-len(every) // TOGETHER) * TOGETHER
     assert len(every) < sum(map(len, whole))
 
 
@@ -201,8 +202,8 @@ def test_a_fit_is_that_of_a_plain_loop_over_prompts(tmp_path):
         for update in range(4):
             adam.param_groups[0]["lr"] = 0.1 + update / 3 * (0.01 - 0.1)
             batches = [plain.cut(torch.tensor([i])) for i in plain.drawn(update).tolist()]
-            losses = [plain.nll_of(b, logits.sigmoid()[None]).sum() for (b,) in batches]
-            loss = torch.stack(losses).sum() / 2
+            alone = [plain.nll_of(b, logits.sigmoid()[None]).sum() for (b,) in batches]
+            loss = torch.stack(alone).sum() / 2
             adam.zero_grad()
             loss.backward()
             assert found.losses[0, seed, update].item() == pytest.approx(loss.item(), rel=1e-6)

@@ -302,7 +302,7 @@ def _block(cfg: Any, block: Any, gate_bias: Tensor | None) -> Block:
         bias = named.get(f"_b_{letter}", named.get(f"b_{letter}"))
         assert weight is not None
         assert bias is not None
-        return weight.permute(1, 0, 2).flatten(1), bias.flatten()
+        return weight.permute(1, 0, 2).flatten(1).contiguous(), bias.flatten()
 
     def place(norm: str, x: Tensor, offset: int) -> Tensor:
         if cfg.use_qk_norm:

@@ -64,6 +64,8 @@ def _is_for_onednn(rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     wanted = weight.requires_grad or (bias is not None and bias.requires_grad)
     return (
         rows.numel() * weight.shape[1] >= SMALL
+        # oneDNN is a hundred times slower with a matrix cut out of a wider one, as in GPT-2.
+        and (weight.is_contiguous() or weight.T.is_contiguous())
         and rows.dtype == weight.dtype == torch.float32
         and rows.device.type == weight.device.type == "cpu"
         and not (wanted and torch.is_grad_enabled())
