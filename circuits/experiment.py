@@ -46,6 +46,7 @@ from .circuit import Head
 from .curve import check_draws, explained_effect_curve
 from .discovery import GIVEN, Discovery, Examples, Sample, size_of
 from .halves import check_effects, in_halves
+from .planning.enough_prompts import check_n, rank_until_settled
 from .planning.work import announce
 from .points import AUTO, check_points
 from .search import check_search, search_heads
@@ -61,7 +62,8 @@ def discover(
     prompts: Prompts,
     test: Prompts | None = None,
     *,
-    method: "str | Callable[..., Any]" = "patch",
+    method: "str | Callable[..., Any]" = "auto",
+    n: int | str | None = None,
     metric: MetricLike | None = None,
     threshold: float = 0.9,
     k: int | None = None,
@@ -88,7 +90,10 @@ def discover(
         model: what `mechheads.load` returns
         prompts: what `tasks.make` returns; they rank the heads
         test: prompts that evaluate the ranking; default: the second half of `prompts`
-        method: a name in `mechheads.METHODS`, or your own function; it ranks the heads
+        method: a name in `mechheads.METHODS`, or your own function; it ranks the heads. "auto" is
+            exact patching if that takes at most 10 minutes here, else "hybrid"
+        n: rank on so many of the prompts; "auto": on 16 of them, doubled until the order of the
+            heads is settled around the circuit's border
         metric: a name in `mechheads.METRICS`, or your own function; default: the task's own
         threshold: the share of the effect that the circuit must explain
         k: keep this many heads instead
@@ -125,6 +130,7 @@ def discover(
     True
     """
     ranking_prompts, judging = in_halves(model, prompts, test)
+    ranking_prompts = check_n(n, ranking_prompts)
     check_settings(
         metric=metric,
         search=search,
@@ -162,13 +168,28 @@ def discover(
         "k": k if own is None else len(own),
         "search": search,
         "alternatives": alternatives,
+        "n": n if effects is None else None,
     }
     plan = announce(model, ranking_prompts, judging, ahead, quiet)
+    unsettled = ""
     with stages("discover", plan.stages, quiet) as progress:
         with progress.stage("Evaluating"):
             evaluation = evaluate(model, judging, metric, quiet=quiet)
         with progress.stage("Ranking heads"):
-            if effects is None:
+            if effects is None and n == AUTO:
+                wanted = {"size": k if own is None else size_of(own), "threshold": threshold}
+                ranked = rank_until_settled(
+                    model,
+                    ranking_prompts,
+                    method,
+                    metric,
+                    scoring=scoring,
+                    signed=signed,
+                    **wanted,
+                    **masked,
+                )
+                effects, ranking_prompts, unsettled = ranked.effects, ranked.prompts, ranked.note
+            elif effects is None:
                 effects = score_heads(model, ranking_prompts, method, metric, **scoring)
             elif scores is not None:
                 effects = given_effects(model, ranking_prompts, metric, *scores)
@@ -205,6 +226,7 @@ def discover(
             paths = _paths(model, ranking_prompts, metric, shared)
         with progress.stage("Describing heads"):
             types, notes = _types(model, seed)
+            notes += (unsettled,) if unsettled else ()
             if alternatives and others is None:
                 notes += ("The circuit has all heads: there are no others to search.",)
             activity = head_activity(model, judging, quiet=quiet)

@@ -7,7 +7,8 @@
    than the deepest dip of the curve: there f might have reached it and come back.
 3. The ends of N's interval over prompts are narrowed in the same way, for the bootstrap samples
    that decide them.
-4. Random rankings together are measured at no more points than the ranking itself.
+4. Random rankings together are measured at no more points than the ranking itself; with more
+   than 64 heads at half as many, because they share fewer layers: no more work either.
 
 Where f does not fall on the way to the threshold, N, the circuit and the interval are those of a
 curve that is measured at every number.
@@ -67,7 +68,8 @@ def random_points(heads: int, own: int, draws: int) -> list[int]:
     >>> random_points(32, 33, 10)
     [0, 8, 16, 24, 32]
     """
-    inside = max(1, (own - 2) // draws)
+    shared = 1 if heads <= FEW else 2
+    inside = max(1, (own - 2) // (shared * draws))
     return sorted({round(i * heads / (inside + 1)) for i in range(inside + 2)})
 
 

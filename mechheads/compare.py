@@ -13,7 +13,7 @@ def compare(
     sparse: str = "mini-sparse",
     tasks: str = "greater_than,ioi,docstring,ioi_long,math",
     level: Literal["heads", "edges"] = "heads",
-    method: str = "patch",
+    method: str = "auto",
     n: int | None = None,
     test: int | None = None,
     seed: int = 0,
@@ -43,8 +43,8 @@ def compare(
         sparse: the model to compare it with, or the folder of a discover run
         tasks: comma-separated tasks; saved runs have their own
         level: heads, or circuit edges; saved runs have their own
-        method: patch, attribution, ig, atp, gim, hybrid, auto, path, direct or gating, or an
-            ensemble of several
+        method: patch, attribution, ig, atp, gim, hybrid, path, direct or gating, an ensemble of
+            several, or auto: patch if that takes at most 10 minutes here, else hybrid
         n: prompts to rank the heads on; default: 32
         test: prompts to evaluate the ranking on; default: 32
         seed: seed of the prompts and the random rankings

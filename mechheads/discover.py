@@ -12,9 +12,9 @@ def discover(
     task: str | None = None,
     model: str = "mini",
     level: Literal["heads", "edges"] = "heads",
-    method: str = "patch",
+    method: str = "auto",
     metric: str | None = None,
-    n: int | None = None,
+    n: int | Literal["auto"] | None = None,
     test: int | None = None,
     seed: int = 0,
     split: str = "test",
@@ -53,11 +53,13 @@ def discover(
             model directory, a .gguf file or a hub id
         level: heads, or edges, ranked by edge attribution with integrated gradients (--steps,
             default 5)
-        method: patch, attribution, ig, atp, gim, hybrid, auto, path, direct or gating (below), or
-            an ensemble of several
+        method: patch, attribution, ig, atp, gim, hybrid, path, direct or gating (below), an
+            ensemble of several, or auto: patch if that takes at most --time minutes here (default
+            10), else hybrid
         metric: logit_diff, logit_diff_max, prob_diff, logprob, accuracy, top1 or kl; default: the
             task's own
-        n: prompts to rank the heads on; default: 32, or half of a task file
+        n: prompts to rank the heads on; default: 32, or half of a task file; auto: 16, doubled
+            until the order of the heads is settled around the circuit's border, at most 128
         test: prompts to evaluate the ranking on; default: 32, or the other half of a task file
         seed: seed of the prompts and the random rankings
         split: test, train (what the embedded models were trained on) or all

@@ -24,10 +24,13 @@ def read_value(value: Any, kind: Any, name: str) -> Any:
     kinds = get_args(kind) or (kind,)
     if type(None) in kinds and (value is None or value == "None"):
         return None
+    words = [w for k in kinds if get_origin(k) is Literal for w in get_args(k)]
+    if value in words:
+        return value
     wanted = next(k for k in kinds if k is not type(None))
     if get_origin(wanted) is Literal:
         return read_value(value, wanted, name)
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    types = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     try:
         if wanted is bool:
             return {"true": True, "false": False}[str(value).lower()]
@@ -37,7 +40,8 @@ def read_value(value: Any, kind: Any, name: str) -> Any:
             return ",".join(map(str, value))
         found = wanted(value)
     except (ValueError, KeyError, TypeError, OverflowError):
-        raise MechheadsError(f"{name} takes {words[wanted]}, got {shown(value)}.") from None
+        takes = " or ".join([types[wanted], *words])
+        raise MechheadsError(f"{name} takes {takes}, got {shown(value)}.") from None
     if isinstance(found, int) and abs(found) > LARGEST:
         raise MechheadsError(f"{name} takes a whole number up to {LARGEST:,}, got {shown(value)}.")
     return found

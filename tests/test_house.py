@@ -14,7 +14,7 @@ FILES = sorted(p for room in ROOMS for p in (ROOT / room).glob("**/*.py"))
 IDS = [str(f.relative_to(ROOT)) for f in FILES]
 # Where something may be printed.
 PRINTING = ("mechheads/cli/", "mechheads/jobs/", "mechheads/progress.py", "mechheads/fetch.py")
-PRINTING += ("mechheads/benchmarks/", "mechheads/sweeping/sweep.py")
+PRINTING += ("mechheads/benchmarks/", "mechheads/models/peers/", "mechheads/sweeping/sweep.py")
 PRINTING += ("mechheads/verifying/verify.py", "mechheads/plugins.py")
 
 

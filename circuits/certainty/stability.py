@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from circuits.circuit import Circuit, Head
 from mechheads.scoring.effects import HeadEffects
@@ -23,6 +25,30 @@ def resampled_overlap(
 
     Runs no model: uses the effects per prompt. How often each head is in: `certainty.inclusion`.
     """
+    kept = _kept(effects, k, signed, times)
+    return float((kept / (2 * k - kept).clamp(min=1)).mean())
+
+
+def share_that_stays(
+    effects: HeadEffects, k: int, *, signed: bool = False, times: int = 1000
+) -> float:
+    """Bootstrap over prompts: the share of the top k heads that stay there, on average.
+
+    All heads are ranked on the same resampled prompts (a paired bootstrap), so that what makes a
+    prompt easy or hard for all of them does not count.
+
+    >>> import torch
+    >>> from mechheads.scoring.effects import HeadEffects
+    >>> clear = torch.tensor([[[3.0, 0.1], [0.2, 2.0]]]).repeat(8, 1, 1)
+    >>> flat = torch.zeros(8)
+    >>> share_that_stays(HeadEffects("", "", "patch", "logit_diff", clear, flat, flat), 2)
+    1.0
+    """
+    return float(_kept(effects, k, signed, times).mean() / k)
+
+
+def _kept(effects: HeadEffects, k: int, signed: bool, times: int) -> Float[Tensor, " time"]:
+    """How many of the top k heads are among the top k on resampled prompts."""
     n = len(effects.values)
     means = (resample(n, times=times) @ effects.values.flatten(1)) / n
     sizes = means if signed else means.abs()
@@ -31,6 +57,4 @@ def resampled_overlap(
     own = torch.zeros(means.shape[1])
     heads = effects.values.shape[2]
     own[[layer * heads + head for layer, head in effects.ranking(signed=signed)[:k]]] = 1.0
-    both = (members * own).sum(1)
-    either = (members + own).clamp(max=1).sum(1).clamp(min=1)
-    return float((both / either).mean())
+    return members @ own

@@ -17,8 +17,9 @@ from mechheads.prompts import Prompts
 from mechheads.scoring.registry import Method, find
 from mechheads.scoring.screened.auto import choose, minutes_of
 
-from ..points import curve_points, mib_counts, random_points
+from ..points import AUTO, curve_points, mib_counts, random_points
 from ..search import search_passes
+from .enough_prompts import FIRST
 
 SHORT = 10.0  # seconds; less is not announced
 USUAL = 5e9  # operations per second, at least, of models too small to be timed
@@ -80,6 +81,7 @@ def plan_discovery(
     k: int | None,
     search: str,
     alternatives: int = 0,
+    n: int | str | None = None,
     speed: float | None = None,
 ) -> Plan:
     """The stages of a discovery, with their operations.
@@ -98,11 +100,15 @@ def plan_discovery(
         k: size of the circuit, if known; else a quarter of the heads counts
         search: how heads are chosen
         alternatives: how many of each kind are searched
+        n: "auto" if as many of `ranking` are used as it takes; the least is counted
         speed: operations per second, by which `auto` chooses
 
     Returns:
         Plan: its words and stages. Costs tokenizing the prompts.
     """
+    upto = ""
+    if n == AUTO and len(ranking) > FIRST:
+        ranking, upto = ranking.first(FIRST), f" (up to {len(ranking)} if the order is not settled)"
     sizes = costs.sizes_of(model)
     every = sizes.layers * sizes.heads
     given: dict[str, Any] = {"replacement": replacement}
@@ -128,6 +134,7 @@ def plan_discovery(
         words = f"{found.name}, {every} heads on {len(ranking)} prompts"
         if found.name == "patch":
             words = f"patch all {every} heads on {len(ranking)} prompts"
+        words += upto
     words += f", curve at {len(own)} points, {draws} random rankings"
     words += "" if search == "top" else f", search by {search}"
     words += f", {alternatives} alternatives of each kind" if alternatives else ""

@@ -170,7 +170,7 @@ class DirectEngine:
         block, residual = self.blocks[-1], run.entering[-1][None, :, before]
         if block.parallel:
             residual = residual + run.beside[-1][:, before]
-        return _after_heads(block, residual, run.z[-1][None, :, before])
+        return after_heads(block, residual, run.z[-1][None, :, before])
 
     def _from(self, run: CachedRun, layer: int) -> int:
         """The first position that a layer must compute."""
@@ -195,7 +195,7 @@ class DirectEngine:
         if intervention.touches(i):
             parents, state_of, part = intervention.branch(i, state_of)
             residual, z = _picked(residual, parents), part(i, _picked(z, parents), where)
-        return States(state_of, _after_heads(block, residual, z))
+        return States(state_of, after_heads(block, residual, z))
 
     def grow(
         self,
@@ -214,16 +214,16 @@ class DirectEngine:
             if block.parallel:
                 residual = residual + block.mlp(residual)
             changed = intervention(i, z, where) if intervention.touches(i) else z
-            residual = _after_heads(block, residual, changed)
+            residual = after_heads(block, residual, changed)
         cache.length += new
         return residual
 
 
-def _after_heads(
+def after_heads(
     block: Block,
-    residual: Float[Tensor, "state row pos d_model"],
-    z: Float[Tensor, "state row pos head d_head"],
-) -> Float[Tensor, "state row pos d_model"]:
+    residual: Float[Tensor, "*rows pos d_model"],
+    z: Float[Tensor, "*rows pos head d_head"],
+) -> Float[Tensor, "*rows pos d_model"]:
     """The residual stream after the heads' write and the MLP, unless that is parallel."""
     residual = residual + block.write(z)
     if block.parallel or not block.has_mlp:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mechheads.cli.commands import COMMANDS
+from mechheads.errors import MechheadsError
 from mechheads.models.options import ModelOptions
 from mechheads.options import check_alone, flag_of, pick, read_value
 
 from .given import file_digests, read_circuit, read_scores
-from .prompts import check, ranking_and_judging
+from .prompts import AUTO, check, ranking_and_judging
 from .run import Job, Measured, Session
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ CURVE_OPTIONS = "metric threshold signed replacement points draws seed budget".s
 EDGE_OPTIONS = "metric threshold signed replacement draws seed budget".split()
 # Settings of circuits of heads, and their defaults.
 OF_HEADS: Mapping[str, Any] = {
-    "method": "patch",
+    "method": "auto",
     "k": None,
     "search": "top",
     "heads": None,
@@ -74,9 +75,11 @@ def prepare(settings: Mapping[str, Any], quiet: bool = False) -> Job:
             quiet=session.quiet,
             options=own,
             measure=session.subsets,
+            n=AUTO if settings["n"] == AUTO else None,
             **{name: settings[name] for name in OPTIONS},
         )
-        origin = provenance(loaded, source, [prompts, judging], settings["seed"])
+        used = prompts.first(found.effects.notes.get("prompts", len(prompts)))
+        origin = provenance(loaded, source, [used, judging], settings["seed"])
         return Measured(found, origin | digests)
 
     ranked = method if scores is None else "given"
@@ -114,6 +117,8 @@ def check_no_heads(settings: Mapping[str, Any]) -> None:
     """Raise an error if a setting of circuits of heads is not at its default."""
     why = "edges are ranked by edge attribution, and kept in that order"
     given = {name: default for name, default in OF_HEADS.items() if name in settings}
+    if settings["n"] == AUTO:
+        raise MechheadsError(f"--level edges takes a number of prompts as --n, not auto: {why}.")
     check_alone("--level edges", why, settings, given)
 
 

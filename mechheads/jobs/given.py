@@ -86,7 +86,7 @@ def read_scores(settings: Mapping[str, Any]) -> "EffectsTable | None":
     if file is None:
         return None
     why = "heads are ranked by given effects or by a method"
-    check_alone("--effects", why, settings, {"method": "patch", "direction": "noising"})
+    check_alone("--effects", why, settings, {"method": "auto", "direction": "noising"})
     if not file.strip():
         raise MechheadsError("--effects is empty. Give a CSV file such as a run's effects.csv.")
     return read_effects(file)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mechheads.prompts import Prompts
 
 DEFAULT = 32  # prompts to rank the heads on, and as many to judge them on
+AUTO, MOST = "auto", 128  # as many prompts as it takes to rank the heads, and at most so many
 
 
 def check(
@@ -28,8 +29,9 @@ def check(
         ):
             methods.check_flags(method, {name: others[name]})
     for name in ("n", "test"):
-        check_prompts(f"--{name}", LEAST if settings[name] is None else settings[name])
-    tasks.check(task, settings["n"], settings["split"], others)
+        check_prompts(f"--{name}", LEAST if settings[name] in (None, AUTO) else settings[name])
+    n = MOST if settings["n"] == AUTO else settings["n"]
+    tasks.check(task, n, settings["split"], others)
     return ours, others
 
 
@@ -41,8 +43,12 @@ def length(parts: "Sequence[Prompts]") -> float:
 def ranking_and_judging(
     model: "Model", task: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> "tuple[Prompts, Prompts]":
-    """Prompts to rank the heads on and prompts to judge them on; no pair is in both."""
+    """Prompts to rank the heads on and prompts to judge them on; no pair is in both.
+
+    With `--n auto`, as many to rank on as there may be.
+    """
     n, test = settings["n"], settings["test"]
+    auto = n == AUTO
     skip = settings["skip_misaligned"]
     different = tasks.default_count(task, 2 * DEFAULT, model if skip else None)
     half = different // 2
@@ -51,7 +57,8 @@ def ranking_and_judging(
             f"{task} has only {different} different prompts; at least {LEAST} are needed to "
             f"rank and {LEAST} to judge. Add more prompts."
         )
-    first, second = n or half, test or half
+    most = half if tasks.is_file(task) else MOST
+    first, second = most if auto else n or half, test or half
     made = tasks.make(
         task,
         model,
@@ -59,8 +66,11 @@ def ranking_and_judging(
         seed=settings["seed"],
         split=settings["split"],
         skip_misaligned=skip,
+        or_all=auto,
         **dict(options),
     )
+    if auto and len(made) >= second + LEAST:
+        first = min(first, len(made) - second)
     if len(made) < first + second:
         raise MechheadsError(
             f"{task} has {len(made)} different prompts, but {first} to rank and {second} to judge "

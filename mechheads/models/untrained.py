@@ -1,5 +1,6 @@
 """Untrained models with the shapes of well-known ones, for timing."""
 
+from pathlib import Path
 from typing import Any
 
 # The shapes of real models. Weights are random: only their number matters for speed.
@@ -73,9 +74,30 @@ def _hooked(tokenizer: Any, shape: dict[str, Any]) -> Any:
 
 def _bridged(tokenizer: Any, shape: dict[str, Any]) -> Any:
     """A GPT-2 or a Llama of that shape, in a bridge."""
-    import transformers
-
     from .wrap import wrap
+
+    model = _of_transformers(shape)
+    model.config._name_or_path = "random"
+    return wrap(model, tokenizer)
+
+
+def save_random(folder: Path, tokenizer: Any, **shape: Any) -> None:
+    """Write an untrained model of any shape, and its tokenizer, as transformers does."""
+    import torch
+
+    from .backends.imports import import_libraries
+    from .huggingface import quiet_libraries
+
+    import_libraries()
+    torch.manual_seed(0)
+    with quiet_libraries():
+        _of_transformers(shape).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def _of_transformers(shape: dict[str, Any]) -> Any:
+    """A GPT-2 or a Llama of that shape."""
+    import transformers
 
     kind = shape.get("normalization_type", "LN")
     names = {
@@ -93,5 +115,4 @@ def _bridged(tokenizer: Any, shape: dict[str, Any]) -> Any:
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**given))
     else:
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**given))
-    model.config._name_or_path = "random"
-    return wrap(model.eval(), tokenizer)
+    return model.eval()

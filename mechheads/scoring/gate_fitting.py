@@ -15,29 +15,27 @@ and none moves a logit beyond the end of its pull (+clip in `plus`, -clip in `mi
 direction, and in the free fit, logits go where the loss takes them.
 
 All seeds see the same prompts in the same order and differ only in their initial gates. So many
-seeds are fitted in one pass, as variants of the engine, and do not depend on each other.
+seeds are fitted in one pass (`engine.gate_losses`), and do not depend on each other.
 """
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from mechheads import metrics
-from mechheads.engine.cached_run import CachedRun, Engine, measure_in_full
-from mechheads.engine.interventions import Replace
-from mechheads.engine.select import budget_for, engine_for, frozen
+from mechheads.engine.direct import DirectEngine
+from mechheads.engine.gate_losses import GateTensor, Minibatches
+from mechheads.engine.gated_runs import GatedRuns
+from mechheads.engine.select import budget_for, engine_for
 from mechheads.errors import MechheadsError
-from mechheads.models.hooks import embed, gradient
 from mechheads.models.model import Model, device_of, dtype_of, encoder_of, model_name, shape_of
 from mechheads.progress import bar, say
 from mechheads.prompts import Prompts, check_given
-from mechheads.prompts.batches import Batch, minibatches
+from mechheads.prompts.batches import minibatches
 
 from .gate_roles import Gates, blind, tenth_of, unfinished
 
@@ -45,7 +43,6 @@ from .gate_roles import Gates, blind, tenth_of, unfinished
 BATCHES = {"cpu": 8}
 USUAL_BATCH = 64
 LOOKS = 5  # updates whose prompts tell whether the loss has any slope
-GateTensor = Float[Tensor, "variant layer head"]
 # From an update and the gates: each variant's loss, and the gradient with respect to the gates.
 Slope = Callable[[int, GateTensor], tuple[Float[Tensor, " variant"], GateTensor]]
 
@@ -90,102 +87,6 @@ class FitSettings:
         return replace(self, batch=min(self.batch or usual, prompts))
 
 
-@dataclass(frozen=True)
-class Minibatches:
-    """All prompts, in one batch per length; each update draws `size` of them.
-
-    A pass holds at most `budget` tokens, unless a single prompt in a single variant has more.
-    """
-
-    model: Model
-    engine: Engine
-    every: Sequence[Batch]
-    size: int
-    seed: int
-    budget: int
-
-    def __len__(self) -> int:
-        """The number of prompts."""
-        return sum(len(batch.pairs) for batch in self.every)
-
-    def drawn(self, update: int) -> list[Batch]:
-        """The prompts of an update."""
-        rng = random.Random(f"{self.seed}/{update}")
-        return self.cut(torch.tensor(rng.sample(range(len(self)), self.size)))
-
-    def slope(self, update: int, gates: GateTensor) -> tuple[Float[Tensor, " variant"], GateTensor]:
-        """Each variant's mean loss on an update's prompts, and the gradient of its gates."""
-        losses, slope = gates.new_zeros(len(gates)), torch.zeros_like(gates)
-        for batch, some in self.passes(self.drawn(update), len(gates)):
-            part = gates[some].detach().requires_grad_()
-            with frozen(self.model), torch.enable_grad():
-                loss = self.nll_of(batch, part).sum(-1)
-                slope[some] += gradient(self.model, loss.sum(), part)
-            losses[some] += loss.detach().to(losses)
-        return losses / self.size, slope / self.size
-
-    @torch.no_grad()
-    def nll(self, gates: GateTensor) -> Float[Tensor, " variant"]:
-        """Each variant's mean loss on all prompts."""
-        losses = gates.new_zeros(len(gates))
-        for batch, some in self.passes(self.cut(torch.arange(len(self))), len(gates)):
-            losses[some] += self.nll_of(batch, gates[some]).sum(-1).to(losses)
-        return losses / len(self)
-
-    def nll_of(self, batch: Batch, gates: GateTensor) -> Float[Tensor, "variant prompt"]:
-        """Negative log probability per token of every prompt's target."""
-        with torch.no_grad():
-            entering = embed(self.model, batch.clean)
-        # Gates change every layer's z, so none is cached: only rows and positions matter.
-        run = CachedRun(0, batch.steps, [entering], [entering[:, :, None]])
-        end = self.engine.rerun_from(run, entering, Replace(gates))
-        said = measure_in_full(self.model, end, batch, metrics.find("logprob"))
-        lengths = (batch.choices >= 0).sum(-1) * batch.right
-        return -said * batch.right.sum(-1) / lengths.sum(-1)
-
-    def cut(self, chosen: Int[Tensor, " chosen"]) -> list[Batch]:
-        """The chosen prompts, in batches of one length each that fit into a pass."""
-        found = []
-        for batch in self.every:
-            inside = torch.isin(batch.pairs, chosen).nonzero()[:, 0]
-            largest = int(batch.pair_of.bincount().max()) * row_tokens(self.model, batch)
-            parts = inside.split(max(1, self.budget // largest))
-            found += [take(batch, part) for part in parts if len(part)]
-        return found
-
-    def passes(self, batches: Sequence[Batch], variants: int) -> Iterator[tuple[Batch, slice]]:
-        """Each batch with as many variants as fit into a pass."""
-        for batch in batches:
-            held = len(batch.clean) * row_tokens(self.model, batch)
-            size = max(1, self.budget // held)
-            for begin in range(0, variants, size):
-                yield batch, slice(begin, begin + size)
-
-
-def row_tokens(model: Model, batch: Batch) -> int:
-    """Memory of a row in a pass with gradients, in tokens of a pass without.
-
-    With frozen weights, a pass without gradients holds about as much as six layers keep for the
-    backward pass, which needs all layers. Logits come on top, 4096 per token.
-    """
-    layers = max(1.0, shape_of(model).layers / 6)
-    return math.ceil(layers * batch.length + batch.steps * encoder_of(model).vocabulary / 4096)
-
-
-def take(batch: Batch, chosen: Int[Tensor, " chosen"]) -> Batch:
-    """Only the chosen pairs of a batch, by their ascending indices in it."""
-    rows = torch.isin(batch.pair_of, chosen)
-    return Batch(
-        pairs=batch.pairs[chosen],
-        clean=batch.clean[rows],
-        corrupt=batch.corrupt[rows],
-        pair_of=torch.searchsorted(chosen, batch.pair_of[rows]),
-        choices=batch.choices[chosen],
-        row_of=(rows.cumsum(0) - 1)[batch.row_of[chosen]],
-        right=batch.right[chosen],
-    )
-
-
 def make_minibatches(
     model: Model, prompts: Prompts, settings: FitSettings, budget: int | None = None
 ) -> Minibatches:
@@ -194,7 +95,9 @@ def make_minibatches(
     targets = replace(prompts, pairs=tuple(replace(pair, wrong=()) for pair in prompts.pairs))
     every = minibatches(encoder_of(model), targets, len(prompts), settings.seed)
     engine, budget = engine_for(model), budget_for(model, budget)
-    return Minibatches(model, engine, every, settings.batch, settings.seed, budget)
+    direct = isinstance(engine, DirectEngine)
+    gated = GatedRuns(model, engine, every, budget) if direct else None
+    return Minibatches(model, engine, every, settings.batch, settings.seed, budget, gated)
 
 
 def first_logits(settings: FitSettings, shape: tuple[int, int]) -> Float[Tensor, "seed layer head"]:

@@ -37,6 +37,9 @@ class Method:
     are patched one by one, each of which counts there as a quarter of a pass per prompt. `preset`
     are options that were written after the name, as in "ig:steps=10"; `short` is the one whose name
     can be left out there, as in "ensemble:patch,ig".
+
+    `one_by_one` says whether, with these options, a prompt's effects do not depend on the other
+    prompts, so that prompts can be added to those that have been scored.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Method:
     flags: tuple[str, ...] = ()
     passes: Callable[[int, int, Mapping[str, Any]], float] = lambda heads, n, given: 2 * n
     patched: Callable[[int, Mapping[str, Any]], float] = lambda heads, given: 0.0
+    one_by_one: Callable[[Mapping[str, Any]], bool] = lambda given: False
     short: str = ""
     preset: Mapping[str, str] = field(default_factory=dict)
 
@@ -90,6 +94,11 @@ def _members(heads: int, n: int, given: Mapping[str, Any]) -> float:
     return sum(method.passes(heads, n, {}) for method in known)
 
 
+def _alone(given: Mapping[str, Any]) -> bool:
+    """A prompt is scored alone unless heads are replaced by means over all prompts."""
+    return given.get("replacement", "corrupt") not in ("mean", "position_mean")
+
+
 METHODS = Table(
     "method",
     Method,
@@ -100,11 +109,13 @@ METHODS = Table(
             "exact activation patching, one head at a time",
             passes=lambda heads, n, given: n * (2 + heads / 4),
             patched=lambda heads, given: heads,
+            one_by_one=_alone,
         ),
         Method(
             "attribution",
             "attribution_patching:attribution",
             "gradient times difference, all heads at once",
+            one_by_one=_alone,
         ),
         Method(
             "ig",
@@ -112,6 +123,7 @@ METHODS = Table(
             "integrated gradients: attribution averaged over inputs",
             ("steps",),
             lambda heads, n, given: 1.5 * n * _number(given, "steps", 5),
+            one_by_one=_alone,
         ),
         Method(
             "atp",
@@ -126,6 +138,7 @@ METHODS = Table(
             "attribution with the backward pass of GIM",
             ("temperature",),
             lambda heads, n, given: 5 * n,
+            one_by_one=_alone,
         ),
         Method(
             "hybrid",
@@ -159,8 +172,14 @@ METHODS = Table(
             lambda heads, n, given: (
                 n * (2 + (heads / 2 if str(given.get("to", "logits")) != "logits" else 0))
             ),
+            one_by_one=_alone,
         ),
-        Method("direct", "direct_logit_attribution:direct", "direct logit attribution"),
+        Method(
+            "direct",
+            "direct_logit_attribution:direct",
+            "direct logit attribution",
+            one_by_one=_alone,
+        ),
         Method(
             "gating",
             "head_gating:gating",

@@ -166,9 +166,10 @@ def _running(out: Path, cells: Iterable[Cell]) -> int:
 
 def _can_share(cell: Cell) -> bool:
     given = dict(cell.settings)
-    patched = given.get("method", "patch") == "patch" and given.get("effects") is None
+    patched = given.get("method") == "patch" and given.get("effects") is None
+    counted = given.get("n") != "auto"
     of_heads = given.get("level", "heads") == "heads"
-    return cell.command == "discover" and patched and of_heads
+    return cell.command == "discover" and patched and counted and of_heads
 
 
 def _prepare(workplace: Workplace) -> None:

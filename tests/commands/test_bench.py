@@ -79,7 +79,11 @@ def test_less_is_needed_the_later_the_prompts_differ_and_never_more_than_the_loo
     ("flags", "message"),
     [
         (["--first", "16"], "--first takes 1 to 15 with prompts of 16 tokens, got 16"),
-        (["--sweep", "-1"], "--sweep takes 0 or more, got -1"),
+        (["sweep", "--cells", "0"], "--cells takes 1 or more, got 0"),
+        (["spede"], "Did you mean 'speed'"),
+        (["peers", "--shape", "smollm2"], "gpt2"),
+        (["peers", "--with", "nothing/python"], "'nothing/python' cannot be used"),
+        (["--record", "runs"], "--record is for bench peers and size, not for bench speed"),
         (["--shape", "gpt3"], "gpt2"),
         (["--threads", "two"], "--threads takes a whole number, got 'two'"),
         (["--shape", ","], "--shape takes a list"),

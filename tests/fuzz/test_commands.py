@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from mechheads.benchmarks.scaling import Scaling
 from mechheads.cli.commands import COMMANDS
 from mechheads.cli.main import _execute
 from mechheads.options import flag_of
@@ -105,9 +104,6 @@ def materials(checkpoint, tmp_path_factory) -> dict[str, str]:
 def test_flags_with_hostile_values(name, tmp_path, materials, monkeypatch):
     # A benchmark takes minutes: only its flags are read here.
     monkeypatch.setattr("mechheads.benchmarks.timings.compare", lambda *_, **__: ())
-    monkeypatch.setattr(
-        "mechheads.benchmarks.scaling.compare_workers", lambda *_: Scaling(1, 1.0, 1.0)
-    )
     command, base = COMMANDS[name], BASES[name]
     for key, value in materials.items():
         base = base.replace(key, value)

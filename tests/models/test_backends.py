@@ -227,8 +227,24 @@ def test_smollm2_gives_the_same_on_both():
     models = [mechheads.load("smollm2", backend=b) for b in BACKENDS]
     prompts = tasks.make("ioi", models[0], n=4)
     found = [mechheads.score_heads(m, prompts, "attribution", quiet=True).values for m in models]
-    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
     assert all(isinstance(engine_for(m), DirectEngine) for m in models)
+    few = FitSettings(seeds=2, updates=3, batch=4)
+    gates = [mechheads.fit_gates(m, prompts, few, quiet=True).effects for m in models]
+    torch.testing.assert_close(*gates, atol=1e-5, rtol=0)
+
+
+@both
+@pytest.mark.parametrize("kind", ["llama-gqa", "llama3", "neox", "phi", "qwen2"])
+def test_a_hooked_model_rotates_by_the_tables_of_transformers(kind, checkpoint):
+    original, _ = hf_model(checkpoint, kind)
+    (rotary,) = (m for m in original.modules() if type(m).__name__.endswith("RotaryEmbedding"))
+    model = mechheads.load(str(checkpoint(kind)), backend="hooked")
+    with torch.no_grad():
+        wanted = rotary(torch.empty(0), torch.arange(shape_of(model).context)[None])
+    for block in model.blocks:
+        for own, theirs in zip((block.attn.rotary_cos, block.attn.rotary_sin), wanted, strict=True):
+            assert torch.equal(own, theirs[0])
 
 
 @both

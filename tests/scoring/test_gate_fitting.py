@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pairs import random_pairs
 
 from mechheads.engine.cached_run import CachedRun
 from mechheads.engine.direct import DirectEngine
+from mechheads.engine.gate_losses import Minibatches, row_tokens
 from mechheads.engine.head_subsets import measure_subsets
 from mechheads.engine.hooked import HookedEngine
 from mechheads.engine.interventions import Replace
@@ -23,13 +25,11 @@ from mechheads.models.model import encoder_of
 from mechheads.progress import bar
 from mechheads.scoring.gate_fitting import (
     FitSettings,
-    Minibatches,
     descend,
     first_logits,
     fit_gates,
     make_minibatches,
     pull_slope,
-    row_tokens,
     shown,
 )
 
@@ -56,13 +56,17 @@ def test_open_gates_are_the_model(tiny, kind):
 def test_an_update_has_as_many_prompts_as_the_batch_says_whatever_their_lengths(tiny):
     prompts = random_pairs(tiny, 1, (7, 7, 8, 9, 9, 9), tokens=2)
     minibatches = make_minibatches(tiny, prompts, FitSettings(batch=4))
-    drawn = [[p for b in minibatches.drawn(i) for p in b.pairs.tolist()] for i in range(60)]
+    drawn = [minibatches.drawn(i).tolist() for i in range(60)]
     assert all(len(set(some)) == len(some) == 4 for some in drawn)
-    assert all(len({b.length for b in minibatches.drawn(i)}) > 1 for i in range(60))
+    cut = [minibatches.cut(torch.tensor(some)) for some in drawn]
+    assert [sorted(p for b in some for p in b.pairs.tolist()) for some in cut] == [
+        sorted(some) for some in drawn
+    ]
+    assert all(len({b.length for b in some}) > 1 for some in cut)
     counts = torch.tensor(drawn).flatten().bincount()
     assert len(counts) == 6
     assert counts.min() > 20  # 40 of each are expected
-    assert drawn == [[p for b in minibatches.drawn(i) for p in b.pairs.tolist()] for i in range(60)]
+    assert drawn == [minibatches.drawn(i).tolist() for i in range(60)]
 
 
 def test_the_loss_of_an_update_is_the_mean_over_its_prompts(tiny):
@@ -82,15 +86,21 @@ def test_the_loss_of_an_update_is_the_mean_over_its_prompts(tiny):
 @pytest.mark.parametrize("budget", [1, 40, 200, 5000])
 def test_no_pass_holds_more_than_the_budget_unless_one_prompt_does(tiny, budget, monkeypatch):
     prompts = random_pairs(tiny, 1, (7, 8, 8, 8, 9, 30), tokens=3)
-    minibatches = make_minibatches(tiny, prompts, FitSettings(batch=6), budget)
-    done = torch.zeros(5)
-    for batch, some in minibatches.passes(minibatches.drawn(0), 5):
-        variants = len(range(5)[some])
-        done[some] += len(batch.pairs)
-        held = variants * len(batch.clean) * row_tokens(tiny, batch)
-        assert held <= budget or (variants == 1 and len(batch.pairs) == 1)
-    assert (done == 6).all()
-    (batch,) = minibatches.drawn(0)[-1:]
+    fast = make_minibatches(tiny, prompts, FitSettings(batch=6), budget)
+    assert fast.gated is not None
+    for minibatches in (fast, replace(fast, gated=None)):
+        done = torch.zeros(5)
+        for measure, some in minibatches.passes(minibatches.drawn(0), 5):
+            (part,) = measure.args  # a batch, or prompts drawn from several
+            variants, prompts = len(range(5)[some]), len(part.pairs)
+            done[some] += prompts
+            if minibatches.gated is None:
+                held = variants * len(part.clean) * row_tokens(tiny, part)
+            else:
+                held = 2 * variants * fast.gated.cost(part)  # with the pass beside it
+            assert held <= budget or (variants == 1 and prompts == 1)
+        assert (done == 6).all()
+    (batch,) = minibatches.cut(minibatches.drawn(0))[-1:]
     logits = 3 * tiny.cfg.d_vocab_out / 4096
     assert row_tokens(tiny, batch) == math.ceil(32 + logits)
     monkeypatch.setattr(tiny.cfg, "n_layers", 30)  # every layer is remembered, six hold one token
@@ -151,10 +161,12 @@ def test_a_fit_remembers_nothing_for_gradients_of_weights(tiny, monkeypatch):
     gates = torch.rand(2, tiny.cfg.n_layers, tiny.cfg.n_heads)
 
     def remembered(work: Any) -> int:
+        """Numbers that depend on the gates: at the end of the run, or on the way to it."""
         sizes: dict[int, int] = {}
 
         def pack(x: torch.Tensor) -> torch.Tensor:
-            sizes[x.data_ptr()] = x.numel()
+            if x.grad_fn is not None:  # not a weight
+                sizes[x.data_ptr()] = x.numel()
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
@@ -162,10 +174,11 @@ def test_a_fit_remembers_nothing_for_gradients_of_weights(tiny, monkeypatch):
         return sum(sizes.values())
 
     assert any(weight.requires_grad for weight in tiny.parameters())
-    less = remembered(lambda: minibatches.slope(0, gates))
-    with monkeypatch.context() as patched:
-        patched.setattr("mechheads.scoring.gate_fitting.frozen", lambda _: nullcontext())
-        assert less < 0.85 * remembered(lambda: minibatches.slope(0, gates))
+    for way in (minibatches, replace(minibatches, gated=None)):
+        less = remembered(partial(way.slope, 0, gates))
+        with monkeypatch.context() as patched:
+            patched.setattr("mechheads.engine.gate_losses.frozen", lambda _: nullcontext())
+            assert less < 0.85 * remembered(partial(way.slope, 0, gates))
 
 
 def test_weights_want_gradients_again_after_they_were_frozen(tiny):

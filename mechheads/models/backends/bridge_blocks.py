@@ -7,7 +7,6 @@
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.nn import functional as F
 
 from mechheads.errors import MechheadsError
 
+from .activations import gelu_tanh
 from .blocks import Block, neurons
 from .bridge_runs import BridgeRuns, inner_of
 from .lens import NORM_AFTER_HEADS, UNREADABLE, Shape
@@ -134,7 +134,7 @@ def activation(mlp: Any) -> Callable[[Tensor], Tensor] | None:
         found: Any = getattr(inner, name, None)
         if found is not None:
             if type(found).__name__ in ("NewGELUActivation", "PytorchGELUTanh", "GELUTanh"):
-                return partial(F.gelu, approximate="tanh")
+                return gelu_tanh
             act: Callable[[Tensor], Tensor] = found
             return act
     return None

@@ -16,14 +16,15 @@ from transformer_lens.utilities.activation_functions import apply_softcap
 
 from mechheads.prompts.encoder import Encoder
 
+from .activations import gelu_tanh
 from .blocks import Block, neurons
 from .lens import GATES, NORM_AFTER_HEADS, Residual, Shape, Traits, Z, frozen_scale, layer_hooks
 from .mlp_hooks import changed_activation
 from .products import Linear, without_zeros
 
 ACTIVATIONS = {
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
     "gelu": F.gelu,
     "silu": F.silu,
     "relu": F.relu,
@@ -114,7 +115,8 @@ class HookedLens:
         if model.cfg.normalization_type is not None:
             scale = getattr(model.ln_final, "hook_scale", None)
             # Without hooks in the same fused call as on a bridge, so that both round alike.
-            plain = model.cfg.normalization_type in NORMS and not (scale and scale.fwd_hooks)
+            unhooked = scale is not None and not scale.fwd_hooks  # and not a module of another kind
+            plain = model.cfg.normalization_type in NORMS and unhooked
             flat = _norm(model.cfg, model.ln_final)(flat) if plain else model.ln_final(flat)
         if tokens is None:
             logits = model.unembed(flat)
