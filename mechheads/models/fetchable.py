@@ -40,7 +40,7 @@ class Fetchable:
 
     `dtype` is that of the stored weights. Half as many digits as float32 are enough, with less disk
     to read, where the GGUF file has fewer still; SmolLM2 has them all, as our figures were made.
-    `memory_bytes` is what the model takes while it runs.
+    `memory_bytes` is the most that a discovery takes, which is while it loads if it is large.
     """
 
     title: str

@@ -51,6 +51,21 @@ def test_pieces_of_an_mlp_are_the_whole(gated, piece, monkeypatch):
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.skipif(not products.mkl_is_slow(), reason="MKL is as fast here")
+def test_products_do_not_depend_on_how_tensors_lie_in_memory(monkeypatch):
+    monkeypatch.setattr(products, "SMALL", 1)
+    torch.manual_seed(0)
+    base, weight, bias = torch.randn(20, 16), torch.randn(8, 24), torch.randn(24)
+    inputs = (base[:, ::2], base[:, 3:11], base[:1, :8].expand(20, 8), torch.randn(8, 20).T)
+    matrices = (weight, weight.T.contiguous().T, torch.randn(8, 48)[:, ::2], weight[:, :1])
+    for x in inputs:
+        for matrix in (m.expand(8, 24) for m in matrices):
+            for shift in (bias, torch.randn(48)[::2], bias[:1].expand(24)):
+                with torch.inference_mode():
+                    found = linear(x, matrix, shift)
+                torch.testing.assert_close(found, x @ matrix + shift, rtol=1e-4, atol=1e-4)
+
+
 def test_a_bias_of_zeros_need_not_be_added():
     weight, bias = weights(4, 6)
     x = torch.randn(2, 3, 4)

@@ -57,6 +57,7 @@ class _Product(torch.autograd.Function):
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x weight.T + bias."""
+    bias = None if bias is None else bias.contiguous()  # oneDNN would read it as if it were
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
