@@ -1,5 +1,7 @@
 """Prompts are added until the order of the heads is settled, and no longer."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from circuits.planning import enough_prompts
 from circuits.planning.enough_prompts import FIRST, STAY, rank_until_settled
 from mechheads import MechheadsError
 
-WANTED = {"scoring": {}, "size": 8, "threshold": 0.9, "signed": False}
+WANTED: dict[str, Any] = {"scoring": {}, "size": 8, "threshold": 0.9, "signed": False}
 
 
 @pytest.fixture(scope="module")
