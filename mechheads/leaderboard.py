@@ -41,8 +41,8 @@ def leaderboard(
             known heads), a model directory, a .gguf file or a hub id
         tasks: comma-separated tasks, for all models but those with known heads
         methods: comma-separated: random (the baseline), patch, attribution, ig, atp, gim, hybrid,
-            path, direct, gating, or an ensemble of several, joined by plus signs; a method's options
-            follow its name and a colon
+            path, direct, gating, or an ensemble of several, joined by plus signs; options of
+            a method follow its name and a colon
         seeds: number of samples of prompts, from --seed on; intervals are over them
         seed: the first seed, of the prompts and the random rankings
         n: prompts to rank the heads on; default: 32, or half of a task file

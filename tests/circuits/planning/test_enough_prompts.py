@@ -54,7 +54,7 @@ def test_noise_takes_all_prompts_and_is_reported(mini, prompts):
 
 
 def test_prompts_are_doubled_only_while_too_few_heads_stay(mini, prompts):
-    method = noisy(0.2)
+    method = noisy(0.45)
     found = rank_until_settled(mini, prompts, method, None, **WANTED)
     n = len(found.prompts)
     assert FIRST < n < len(prompts)
@@ -94,7 +94,7 @@ def test_only_new_prompts_are_run_where_prompts_are_scored_alone(
         ),
     )
     options = {"replacement": replacement, "quiet": True}
-    given = WANTED | {"scoring": options}
+    given: dict[str, Any] = WANTED | {"scoring": options}
     found = rank_until_settled(mini, prompts.first(64), "patch", None, **given).effects
     assert scored == runs
     whole = mechheads.score_heads(mini, prompts.first(64), "patch", **options)
