@@ -54,7 +54,7 @@ def test_noise_takes_all_prompts_and_is_reported(mini, prompts):
 
 
 def test_prompts_are_doubled_only_while_too_few_heads_stay(mini, prompts):
-    method = noisy(0.45)
+    method = noisy(0.3)
     found = rank_until_settled(mini, prompts, method, None, **WANTED)
     n = len(found.prompts)
     assert FIRST < n < len(prompts)
