@@ -54,7 +54,7 @@ def test_noise_takes_all_prompts_and_is_reported(mini, prompts):
 
 
 def test_prompts_are_doubled_only_while_too_few_heads_stay(mini, prompts):
-    method = noisy(0.3)
+    method = noisy(0.37)
     found = rank_until_settled(mini, prompts, method, None, **WANTED)
     n = len(found.prompts)
     assert FIRST < n < len(prompts)
@@ -67,7 +67,7 @@ def test_prompts_are_doubled_only_while_too_few_heads_stay(mini, prompts):
 
 
 def test_the_share_that_stays_is_what_drawing_prompts_gives(mini, prompts):
-    effects = mechheads.score_heads(mini, prompts.first(16), noisy(0.3))
+    effects = mechheads.score_heads(mini, prompts.first(16), noisy(0.37))
     values, generator = effects.values.flatten(1), torch.Generator().manual_seed(1)
     own = set(values.mean(0).abs().topk(8).indices.tolist())
     kept = []
