@@ -48,7 +48,7 @@ def sweep(
         cpus: CPUs and threads per cell; default: 1 on a cluster, all in this process. The same
             number gives identical bytes
         gpus: GPUs per cell on a cluster
-        split_layers: share the patching and the curve of each discover cell that ranks by patch
+        split_layers: share the patching and the curve of each discover cell of --methods patch
             among the workers
         partition: Slurm's partition; other options of sbatch are taken from its environment
             variables (SBATCH_ACCOUNT)

@@ -173,6 +173,9 @@ def _settled(
     speed: float | None,
 ) -> Method:
     """What `auto` will probably choose; any other method is itself."""
-    if method.name != "auto" or not isinstance(method.home, str):
+    if method.name.partition(":")[0] != "auto" or not isinstance(method.home, str):
         return method
+    options = {**options, **method.preset}
+    if options.get("replacement", "corrupt") != "corrupt":
+        return find("patch")
     return find(choose(costs.patching(sizes, loads), minutes_of(options), speed) or "patch")

@@ -51,6 +51,11 @@ def on_cluster(address: str, cpus: float = 1.0, gpus: float = 0.0, split: bool =
     ray = find_ray()
 
     def runner(cells: list[Cell], out: Path) -> Iterator[Done | int]:
+        if split and not any(map(_can_share, cells)):
+            raise MechheadsError(
+                "--split-layers shares discover cells of the method patch, and there is none. Add "
+                "--methods patch."
+            )
         ours = _connect(ray, address)
         waiting: dict[Any, Cell] = {}
         try:

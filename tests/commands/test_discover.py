@@ -43,7 +43,7 @@ def test_a_run_has_all_its_files(run):
         "result.json",
         "timings.json",
     }
-    assert run.name.startswith("ioi-mini-patch-")
+    assert run.name.startswith("ioi-mini-auto-")
     assert (run / "report.html").stat().st_size < 6_000_000
 
 
@@ -167,7 +167,7 @@ def test_two_models_can_be_compared(tmp_path, capsys):
         ("discover", ["--task", "io"], "did you mean"),
         ("discover", ["--method", "pach"], "patch"),
         ("discover", ["--n", "2"], "--n takes 4 or more"),
-        ("discover", ["--steps", "3"], "method patch has no such option"),
+        ("discover", ["--steps", "3"], "method auto has no such option"),
         ("discover", ["--search", "prun"], "prune"),
         ("discover", ["--out", "/proc/nowhere"], "cannot write to"),
         ("compare", ["--tasks", "ioi,doc"], "docstring"),

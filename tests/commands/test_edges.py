@@ -82,6 +82,6 @@ def test_what_belongs_to_heads_is_refused(given, flag, tmp_path):
 
 
 def test_the_patching_of_edges_is_not_shared_by_workers():
-    heads, edges = ((("level", level), ("task", "ioi")) for level in ("heads", "edges"))
+    heads, edges = ((("level", level), ("method", "patch")) for level in ("heads", "edges"))
     assert _can_share(Cell("discover", heads))
     assert not _can_share(Cell("discover", edges))

@@ -63,7 +63,7 @@ def test_a_runs_own_circuit_is_as_faithful_and_verified_if_its_files_are_allowed
     file = tmp_path / "mine.json"
     shutil.copy(ours / "circuit.json", file)
     result, folder = run_small(tmp_path / "runs", circuit=str(file), json=True)
-    assert folder.name.startswith("ioi-mini-patch-circuit-")
+    assert folder.name.startswith("ioi-mini-auto-circuit-")
     printed = json.loads(capsys.readouterr().out)
     assert printed["sentence"] == result.sentence
     before, after = read_run(ours), read_run(folder)
@@ -165,7 +165,7 @@ def wrong(ours, tmp_path_factory) -> dict[str, str]:
         ("--effects DOUBLE", "double.json, line 34: L0H2 is also in line 4"),
         ("--effects NAN", "nan.json, line 2: effect is 'nan', expected a finite number"),
         ("--effects FOREIGN", "foreign.json, line 34: mini has no L9H9"),
-        ("--effects SHORT --method ig", "--effects and --method cannot be combined.*patch is the"),
+        ("--effects SHORT --method ig", "--effects and --method cannot be combined.*auto is the"),
         ("--effects SHORT --direction denoising", "--effects and --direction cannot be combined"),
     ],
 )

@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sweeps import SEEDS, SMALL, TOY
@@ -11,7 +12,8 @@ from mechheads.sweep import sweep
 def swept(tmp_path_factory) -> Path:
     """A finished sweep of three cells."""
     out = tmp_path_factory.mktemp("sweep")
-    sweep(tasks="ioi,math,syntax", models="mini", cpus=1.0, out=str(out), quiet=True, **SMALL)
+    given: dict[str, Any] = {"models": "mini", "methods": "patch", **SMALL}
+    sweep(tasks="ioi,math,syntax", cpus=1.0, out=str(out), quiet=True, **given)
     return out
 
 

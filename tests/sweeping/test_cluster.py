@@ -39,7 +39,8 @@ def test_a_cell_that_is_finished_is_not_run_again_by_a_retry(tmp_path):
 
 def test_only_patching_is_shared():
     for settings, shared in (
-        ({}, True),
+        ({}, False),  # auto may choose another one
+        ({"method": "patch", "n": "auto"}, False),
         ({"method": "patch", "heads": "L0H0"}, True),
         ({"method": "ig"}, False),
         ({"effects": "own.csv"}, False),
@@ -73,7 +74,7 @@ def test_workers_share_the_whole_first_part_of_a_curve(places, swept, tmp_path, 
     layer, curve = Here(on_ray._layer), Here(on_ray._curve)
     run = Here(lambda *given: measured.clear() or on_ray._run(*given))
     monkeypatch.setattr("mechheads.engine.subset_table.measure_subsets", spy)
-    axes = {"tasks": ["math"], "models": ["mini"]}
+    axes = {"tasks": ["math"], "models": ["mini"], "methods": ["patch"]}
     (cell,) = with_inputs(from_flags(["discover"], axes, SMALL))
     workplace = on_ray.Workplace(tmp_path, Path.cwd(), 1)
     done = on_ray._share(layer, curve, run, cell, workplace, places)
@@ -179,7 +180,7 @@ def test_ray_gives_the_same_bytes_though_a_node_is_killed(swept, nodes, tmp_path
     cluster, node = nodes
     log, one, two = (tmp_path / name for name in ("attempts", "one", "two"))
     log.touch()
-    axes = {"tasks": ["ioi", "math", "syntax"], "models": ["mini"]}
+    axes = {"tasks": ["ioi", "math", "syntax"], "models": ["mini"], "methods": ["patch"]}
     made = with_inputs(from_flags(["discover"], axes, SMALL))
 
     def kill_when_busy() -> None:

@@ -19,7 +19,8 @@ from mechheads.sweep import sweep
 def test_a_second_time_nothing_runs_again(swept):
     before = digests(swept)
     log = (swept / "log.txt").read_text()
-    sweep(tasks="ioi,math,syntax", models="mini", cpus=1.0, out=str(swept), quiet=True, **SMALL)
+    given: dict[str, Any] = {"models": "mini", "methods": "patch", **SMALL}
+    sweep(tasks="ioi,math,syntax", cpus=1.0, out=str(swept), quiet=True, **given)
     assert digests(swept) == before
     assert (swept / "log.txt").read_text() == log
 

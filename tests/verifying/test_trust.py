@@ -83,7 +83,7 @@ def test_only_commands_that_measure_are_rerun(command, run, tmp_path, monkeypatc
         ("gate", {"model": "mini,./own"}, "uses --model ./own, .* add --allow-files"),
         ("gate", {"retain": "a=b", "forget": "a=c", "family": "math,./x"}, "--family ./x"),
         ("discover", {"n": "many"}, "--n takes a whole number"),
-        ("discover", {"n": [[1]] * 99}, r"--n takes a whole number, got .{40}\.$"),
+        ("discover", {"n": [[1]] * 99}, r"--n takes a whole number or auto, got .{40}\.$"),
         ("discover", {"k": [1]}, "--k takes a whole number"),
     ],
 )

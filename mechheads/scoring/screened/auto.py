@@ -4,7 +4,8 @@
 2. Unless they are so few that any computer is quick enough, a small changed run is timed.
    Operations by speed is about how long `patch` takes here.
 3. If that is at most `time` minutes, all heads are patched; else `hybrid` patches those that `atp`
-   ranks first and a sample of the others.
+   ranks first and a sample of the others. `hybrid` knows z of the corrupted run only: with any
+   other replacement all heads are patched, however long it takes.
 
 The result is that of `patch` or `hybrid` and carries its name. It is the same each time, on the
 same machine, unless `patch` takes about `time` minutes: then the choice can change with what else
@@ -43,6 +44,7 @@ def auto(
     *,
     time: float = MINUTES,
     direction: str = "noising",
+    replacement: str = "corrupt",
     budget: int | None = None,
     quiet: bool = False,
 ) -> HeadEffects:
@@ -52,6 +54,9 @@ def auto(
     `method` is the chosen one, and its notes say why; `hybrid`'s also say what it may have missed.
     """
     check_time(time)
+    if replacement != "corrupt":
+        given: dict[str, Any] = {"direction": direction, "budget": budget, "quiet": quiet}
+        return patch(model, prompts, metric, replacement=replacement, **given)
     work = costs.patching(
         costs.sizes_of(model), costs.loads_of(model, prompts, metric, budget=budget)
     )
