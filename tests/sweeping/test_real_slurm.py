@@ -35,7 +35,7 @@ def env(tmp_path_factory) -> Iterator[dict[str, str]]:
 
 
 def command(out: Path, **flags: str) -> list[str]:
-    axes = {"tasks": "ioi,math,syntax", "models": "mini", "partition": "debug"}
+    axes = {"tasks": "ioi,math,syntax", "models": "mini", "methods": "patch", "partition": "debug"}
     given = {**axes, **SMALL, **flags, "cluster": "slurm", "time": "00:05:00", "out": str(out)}
     words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     return [sys.executable, "-m", "mechheads.sweep", *words]

@@ -70,7 +70,7 @@ def given_to(fake: Path) -> tuple[list[str], str, str]:
 
 def test_the_tasks_of_an_array_are_the_sweep(fake, swept, tmp_path, capsys):
     out = tmp_path / "out"
-    axes = {"tasks": "ioi,math,syntax", "models": "mini"}
+    axes = {"tasks": "ioi,math,syntax", "models": "mini", "methods": "patch"}
     sweep(cluster="slurm", jobs=1, out=str(out), quiet=True, **axes, **SMALL)
     ours = digests(out)
     assert {k: v for k, v in ours.items() if k.startswith("cells")} == {
