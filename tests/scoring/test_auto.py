@@ -61,3 +61,12 @@ def test_nothing_that_depends_on_the_machine_is_in_the_result(tiny, monkeypatch)
 def test_time_is_a_number_of_minutes(time, tiny):
     with pytest.raises(MechheadsError, match="--time takes 0 or more minutes"):
         auto(tiny, random_pairs(tiny, 3), time=time)
+
+
+@pytest.mark.parametrize("replacement", ["zero", "mean"])
+def test_what_hybrid_cannot_replace_is_patched_however_long_it_takes(replacement, tiny):
+    prompts = random_pairs(tiny, 3)
+    ours = auto(tiny, prompts, time=0.0, replacement=replacement)
+    exact = patch(tiny, prompts, replacement=replacement)
+    assert ours.method == "patch"
+    assert torch.equal(ours.values, exact.values)
