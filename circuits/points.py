@@ -8,7 +8,7 @@
 3. The ends of N's interval over prompts are narrowed in the same way, for the bootstrap samples
    that decide them.
 4. Random rankings together are measured at no more points than the ranking itself; with more
-   than 64 heads at half as many, because they share fewer layers: no more work either.
+   than 64 heads at half as many, for about half of its work. Between them f is interpolated.
 
 Where f does not fall on the way to the threshold, N, the circuit and the interval are those of a
 curve that is measured at every number.
